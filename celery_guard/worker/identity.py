@@ -1,0 +1,103 @@
+"""From a task and its message to a :class:`~celery_guard.core.contract.Trigger`: which execution, which lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..core import keys
+from ..core.contract import Trigger
+from ..core.options import Guard, Overlap, milliseconds, parse
+from .header import Header
+
+#: How long records are kept for copies of their own messages, at least.
+KEEP = 86_400_000
+
+
+def declared(app: Any, task: Any, name: str) -> Guard | None:
+    """Return what was declared for a task: by its class, or by the setting ``guard_tasks`` (name or pattern to
+    options). ``None``: it is guarded only where a message asks for it."""
+    own = getattr(task, "guard_options", None)
+    if isinstance(own, Guard):
+        return own
+    configured = app.conf.get("guard_tasks") or {}
+    for pattern, options in configured.items():
+        if pattern == name or fnmatchcase(name, pattern):
+            return parse(options, f"setting guard_tasks[{pattern!r}]")
+    return None
+
+
+def resolve(app: Any, task: Any, name: str, header: Header | None) -> Guard | None:
+    """Return the options in force: declared ones with the message's on top; ``None`` where nothing is
+    guarded."""
+    base = declared(app, task, name)
+    if header is None:
+        return base
+    return (base or Guard()).merged(header.options, f"guard options of a message for task {name!r}")
+
+
+def _function(task: Any) -> Any:
+    """The callable whose signature names the arguments: ``run`` as the user wrote it."""
+    run = getattr(task, "_orig_run", None) or getattr(task, "run", None)
+    if run is None:
+        return None
+    return getattr(run, "__wrapped__", run)
+
+
+def identify(
+    app: Any,
+    task: Any,
+    name: str,
+    *,
+    guard: Guard,
+    header: Header,
+    task_id: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    message: str = "",
+) -> Trigger:
+    """Return the trigger. Raises :class:`~celery_guard.core.errors.KeyArgumentError` or
+    :class:`~celery_guard.core.errors.KeyTemplateError` naming what cannot be a key."""
+    arguments = keys.bind(_function(task), args, kwargs)
+    due = datetime.fromtimestamp(header.due / 1000, UTC) if header.due is not None else None
+    if due is not None and app.timezone is not None:
+        due = due.astimezone(app.timezone)
+    shared = {"task": name, "arguments": arguments, "args": args, "kwargs": kwargs}
+    if header.key is not None:
+        key = header.key
+    elif guard.key is not None:
+        key = f"{name}:{keys.render('key', guard.key, scheduled_at=due, **shared)}"
+    elif header.entry is not None and header.due is not None:
+        key = f"{name}@{header.entry}:{header.due}"
+    else:
+        key = f"{name}#{task_id}"
+    key = keys.shorten(key)
+    if guard.overlap is Overlap.ALLOW:
+        lock_key = keys.shorten(f"~{key}")
+    elif guard.scope is None:
+        lock_key = keys.shorten(name)
+    else:
+        lock_key = keys.shorten(f"{name}:{keys.render('scope', guard.scope, scheduled_at=due, **shared)}")
+    return Trigger(
+        key=key,
+        task=name,
+        lock_key=lock_key,
+        trigger_id=task_id,
+        fingerprint=keys.fingerprint(name, arguments),
+        message=message,
+        source=header.source,
+        order=header.published_at,
+        scheduled_at=header.due,
+        overlap=Overlap(guard.overlap),
+        lease=milliseconds(guard.lease) or 60_000,
+        max_attempts=guard.max_attempts,
+        keep=int(app.conf.get("guard_keep") or KEEP),
+        unique_for=milliseconds(guard.unique_for) or 0,
+        once_per_key=header.due is not None and guard.key is None,
+        reopen=header.source == "replay",
+        wait_for=milliseconds(guard.wait_for),
+        max_queue=guard.max_queue,
+        hold=guard.lock_on_retry == "hold",
+    )

@@ -1,0 +1,261 @@
+"""Publishing: options and origin go into the one header, a trigger is recorded before it is sent, a retry is
+sent only after the store knows of it.
+
+``Celery.send_task`` is the one way by which tasks, signatures, canvases, beat and callers by name all publish,
+so that is where the guard stands.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery.utils import uuid
+
+from ..core.contract import Mismatch, Standing, Trigger
+from ..core.errors import OptionError, PayloadMismatchError, StoreUnavailableError
+from ..core.options import Guard, check_mapping
+from .envelope import Envelope
+from .execution import DELIVERY, SESSION
+from .header import HEADER, Header, read
+from .identity import identify, resolve
+from .runtime import Runtime, runtime_of
+
+logger = logging.getLogger("celery_guard")
+
+#: A recorded trigger nobody began is sent again after so long, then at doubling intervals.
+RESEND_AFTER = 60_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """The beat entry and due time (ms) that a message is published for."""
+
+    entry: str
+    due: int
+
+
+_tick: ContextVar[Tick | None] = ContextVar("celery_guard_tick", default=None)
+
+
+@contextmanager
+def ticking(tick: Tick) -> Iterator[None]:
+    """Everything published in the block is triggered by ``tick``."""
+    token = _tick.set(tick)
+    try:
+        yield
+    finally:
+        _tick.reset(token)
+
+
+class _Stands(Exception):  # noqa: N818 - leaves Celery's publishing code, never this module
+    def __init__(self, trigger_id: str) -> None:
+        self.trigger_id = trigger_id
+
+
+class GuardedSendTask:
+    """Takes the place of an application's ``send_task``; what is not guarded goes straight on to it."""
+
+    def __init__(self, app: Any, original: Callable[..., Any]) -> None:
+        self._app = app
+        self._original = original
+
+    def __call__(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        own = options.pop("guard", None)
+        options.pop(DELIVERY, None)
+        headers = dict(options.get("headers") or {})
+        carried = headers.pop(HEADER, None)
+        task = options.get("task_type") or self._app._tasks.get(name)
+        header = _header(name, own, carried)
+        guard = resolve(self._app, task, name, header)
+        if guard is None:
+            return self._original(name, args, kwargs, **options)
+        task_id = options["task_id"] = options.get("task_id") or uuid()
+        delivery = _running(task, name, task_id)
+        header = _origin(header or Header(), delivery)
+        trigger = None
+        if delivery is None and task is not None:
+            # Also the check at publish that every argument has a canonical form.
+            trigger = identify(
+                self._app,
+                task,
+                name,
+                guard=guard,
+                header=header,
+                task_id=task_id,
+                args=tuple(args or ()),
+                kwargs=dict(kwargs or {}),
+            )
+        options["headers"] = {**headers, HEADER: header.data()}
+        if delivery is not None:
+            return self._original(name, args, kwargs, **{**options, "producer": _Catching(self._app, delivery)})
+        if trigger is not None and _recorded(guard, header):
+            return self._record(name, args, kwargs, options, trigger)
+        return self._original(name, args, kwargs, **options)
+
+    def _record(self, name: str, args: Any, kwargs: Any, options: dict[str, Any], trigger: Trigger) -> Any:
+        with self._app.producer_or_acquire(options.get("producer")) as producer:
+            recording = _Recording(producer, runtime_of(self._app), trigger)
+            try:
+                return self._original(name, args, kwargs, **{**options, "producer": recording})
+            except _Stands as stands:
+                logger.info("%s: trigger %s already stands for it; nothing published", trigger.key, stands.trigger_id)
+                return (options.get("result_cls") or self._app.AsyncResult)(stands.trigger_id)
+
+
+def _header(name: str, own: Any, carried: Any) -> Header | None:
+    """Bring the two ways to give options to one message together: the option wins over the header."""
+    if own is None and carried is None:
+        return None
+    header = read(carried, f"headers[{HEADER!r}] of task {name!r}") if carried is not None else Header()
+    if own is not None:
+        where = f"guard of apply_async for task {name!r}"
+        if isinstance(own, Guard) and any(callable(getattr(own, option)) for option in ("scope", "key")):
+            raise OptionError(
+                where=where, option="key", message="a callable cannot travel in a message; declare it on the task"
+            )
+        header = replace(header, options={**header.options, **check_mapping(own, where)})
+    return header
+
+
+def _origin(header: Header, delivery: Any) -> Header:
+    if delivery is not None:  # the next try of a running execution: same execution, same place in the queue
+        return replace(
+            delivery.header,
+            options={**delivery.header.options, **header.options},
+            key=delivery.trigger.key,
+            deferrals=0,
+        )
+    tick = _tick.get()
+    if tick is not None and header.due is None:
+        header = replace(header, source="beat", entry=tick.entry, due=tick.due)
+    return replace(header, published_at=header.published_at or int(time.time() * 1000))
+
+
+def _recorded(guard: Guard, header: Header) -> bool:
+    """Whether the trigger is written to the store first. A key of the user's makes duplicates likely and a
+    caller expects the handle of the execution that stands for it; a plain call costs no round trip."""
+    return guard.record or (guard.key is not None and header.key is None)
+
+
+def _running(task: Any, name: str, task_id: str) -> Any:
+    """The delivery that is running this very task id in this thread, if this publish comes from its body."""
+    request = getattr(task, "request", None)
+    if request is None or request.id != task_id or task.name != name or request.is_eager:
+        return None
+    session = request.__dict__.get(SESSION)
+    return session.__dict__.get("delivery") if session is not None else None
+
+
+def _envelope(producer: Any, body: Any, options: dict[str, Any]) -> Envelope:
+    headers = dict(options.get("headers") or {})
+    body, content_type, content_encoding = producer._prepare(
+        body, options.get("serializer"), None, None, options.get("compression"), headers
+    )
+    exchange = options.get("exchange") or ""
+    return Envelope(
+        body=body.encode() if isinstance(body, str) else bytes(body),
+        content_type=content_type,
+        content_encoding=content_encoding,
+        headers=headers,
+        exchange=getattr(exchange, "name", exchange),
+        routing_key=options.get("routing_key") or "",
+        properties={
+            name: options.get(name) for name in ("priority", "reply_to", "correlation_id", "delivery_mode", "expiration")
+        },
+    )
+
+
+class _Recording:
+    """A producer that records the finished message in the store, then publishes it. Never publishes what
+    another trigger stands for; takes the record back where publishing fails."""
+
+    def __init__(self, producer: Any, runtime: Runtime, trigger: Trigger) -> None:
+        self._producer = producer
+        self._runtime = runtime
+        self._trigger = trigger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        message = _envelope(self._producer, body, options).dumps()
+        eta = _eta_ms(options.get("headers") or {})
+        trigger = replace(self._trigger, message=message)
+        try:
+            answer = self._runtime.store.reserve(trigger, resend_after=RESEND_AFTER + eta)
+        except StoreUnavailableError as exc:
+            logger.warning("%s is published unrecorded, the worker decides: %s", trigger.key, exc)
+            return self._producer.publish(body, **options)
+        if isinstance(answer, Mismatch):
+            raise PayloadMismatchError(key=trigger.key, trigger_id=answer.trigger_id)
+        if isinstance(answer, Standing) and answer.trigger_id != trigger.trigger_id:
+            raise _Stands(answer.trigger_id)
+        try:
+            return self._producer.publish(body, **options)
+        except BaseException:
+            self._withdraw(trigger)
+            raise
+
+    def _withdraw(self, trigger: Trigger) -> None:
+        try:
+            self._runtime.store.withdraw(trigger.key, trigger.trigger_id)
+        except StoreUnavailableError as exc:
+            logger.error(
+                "%s could not be published, and its record not taken back (%s): it will be sent later",
+                trigger.key,
+                exc,
+            )
+
+
+class _Catching:
+    """A producer that keeps the message of the next try instead of publishing it: it goes out once the store
+    knows that the execution is between two tries, or the dispatcher could bring it back too late or too soon."""
+
+    def __init__(self, app: Any, delivery: Any) -> None:
+        self._app = app
+        self._delivery = delivery
+
+    @property
+    def connection(self) -> Any:
+        return _NoConnection()
+
+    def __enter__(self) -> _Catching:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def publish(self, body: Any, **options: Any) -> None:
+        with self._app.producer_or_acquire() as producer:
+            self._delivery.next_try = _envelope(producer, body, options)
+
+
+class _NoConnection:
+    @contextmanager
+    def _reraise_as_library_errors(self) -> Iterator[None]:
+        yield
+
+
+def _eta_ms(headers: Any) -> int:
+    from .execution import _delay
+
+    envelope = Envelope(
+        body=b"", content_type="", content_encoding="", headers=headers, exchange="", routing_key=""
+    )
+    return _delay(envelope)
+
+
+def publish_on_commit(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+    """Publish once the open Django transaction is committed; the result's id is known now."""
+    from ..contrib.django.commit import on_commit  # only a Django project calls this
+
+    using = options.pop("using", None)
+    task_id = options["task_id"] = options.get("task_id") or uuid()
+    on_commit(lambda: task.apply_async(args, kwargs, **options), using=using)
+    return task.AsyncResult(task_id)

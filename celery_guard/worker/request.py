@@ -1,0 +1,143 @@
+"""The parent process' view: what happens to a guarded message where the body cannot say it any more.
+
+A pool child that dies, a hard time limit, a revoke, an expiry and a cold shutdown are seen here only. Each
+becomes the right state in the store at once, instead of when the lease ends. The store's errors are logged and
+never reach Celery's loop: the lease ends by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import WorkerLostError
+from celery.worker.request import Request, task_ready
+from kombu.serialization import dumps
+
+from ..core.contract import Done, Refused, Trigger
+from ..core.errors import GuardError
+from ..core.states import State
+from .execution import DELIVERY
+from .header import HEADER, Header, read
+from .identity import identify, resolve
+from .runtime import runtime_of
+
+logger = logging.getLogger("celery_guard")
+
+
+class GuardedRequest(Request):  # type: ignore[misc]
+    """A request whose fate is told to the guard's store."""
+
+    def __init__(self, message: Any, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self._guard_id = uuid.uuid4().hex
+        body, content_type, encoding = self._body, self._content_type, self._content_encoding
+        if not content_type:  # an old protocol's message, already decoded and rewritten by Celery
+            content_type, encoding, body = dumps(self._body, serializer="json")
+        self._delivery_info[DELIVERY] = {
+            "id": self._guard_id,
+            "body": body,
+            "content_type": content_type,
+            "content_encoding": encoding,
+            "headers": dict(kwargs.get("headers") or message.headers or {}),
+            "properties": message.properties or {},
+            "exchange": self._delivery_info.get("exchange"),
+            "routing_key": self._delivery_info.get("routing_key"),
+        }
+
+    # -- identity ----------------------------------------------------------------------------------------
+
+    def _trigger(self) -> Trigger | None:
+        """This message's trigger; ``None`` where nothing guards it or no key can be made (the body's process
+        says so, too, and fails the task with it)."""
+        value = self._request_dict.get(HEADER)
+        try:
+            header = read(value, self.id) if value is not None else None
+            guard = resolve(self._app, self._task, self._type, header)
+            if guard is None:
+                return None
+            from .envelope import Envelope
+
+            return identify(
+                self._app,
+                self._task,
+                self._type,
+                guard=guard,
+                header=header or Header(),
+                task_id=self.id,
+                args=self._args,
+                kwargs=self._kwargs,
+                message=Envelope.of_delivery(self._delivery_info[DELIVERY]).dumps(),
+            )
+        except (GuardError, ValueError, TypeError) as exc:
+            logger.debug("no trigger for %s: %r", self.id, exc)
+            return None
+
+    def _tell(self, what: str, write: Callable[[Any, Trigger], Done | Refused]) -> Done | Refused | None:
+        trigger = self._trigger()
+        if trigger is None:
+            return None
+        try:
+            runtime = runtime_of(self._app)
+            answer = write(runtime.store, trigger)
+        except GuardError as exc:
+            logger.error("%s[%s] %s, and the store could not be told: %s", self.name, self.id, what, exc)
+            return None
+        if isinstance(answer, Done):
+            logger.info("%s[%s] %s: %s is %s", self.name, self.id, what, trigger.key, answer.state)
+            if not runtime.send(answer.dispatches):
+                return None
+        return answer
+
+    def _lose(self, what: str) -> Done | Refused | None:
+        return self._tell(what, lambda store, trigger: store.lose(trigger.key, self._guard_id, what))
+
+    def _end(self, what: str, state: State, *, own: bool) -> Done | Refused | None:
+        retries = int(self._request_dict.get("retries") or 0)
+        delivery = self._guard_id if own else None
+        return self._tell(
+            what,
+            lambda store, trigger: store.end(trigger, state=state, reason=what, delivery=delivery, retries=retries),
+        )
+
+    # -- what happened -----------------------------------------------------------------------------------
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """A child that died: its attempt is lost now, and its stored message is on its way again, so this one
+        is acknowledged. Where the store has another view (finished, taken over, never begun) the broker delivers
+        again and begin decides."""
+        if _worker_lost(exc_info) and not self._already_revoked and not self._already_cancelled:
+            answer = self._lose("the worker process died")
+            if isinstance(answer, Done):
+                task_ready(self)
+                self.acknowledge()
+                return None
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """A hard time limit: failed where Celery acknowledges, lost (and tried again) where it does not."""
+        if not soft:
+            if self.task.acks_on_timeout:
+                self._end(f"the hard time limit of {timeout} s", State.FAILED, own=True)
+            else:
+                self._lose(f"the hard time limit of {timeout} s")
+        return super().on_timeout(soft, timeout)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> Any:
+        state = State.EXPIRED if expired else State.REVOKED
+        self._end(f"{reason} by Celery" if not expired else "it expired before it started", state, own=terminated)
+        return super()._announce_revoked(reason, terminated, signum, expired)
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
+        self._lose("cancelled by the worker's shutdown")
+        return super()._announce_cancelled(*args, **kwargs)
+
+
+def _worker_lost(exc_info: Any) -> bool:
+    exc = exc_info.exception
+    if isinstance(exc, ExceptionWithTraceback):
+        exc = exc.exc
+    return isinstance(exc, WorkerLostError | SystemExit | KeyboardInterrupt)
