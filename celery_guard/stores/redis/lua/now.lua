@@ -1,0 +1,2 @@
+-- with: states unit
+return { ARGV[1], int(now) }

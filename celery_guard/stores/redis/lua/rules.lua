@@ -1,0 +1,207 @@
+-- The rules of core/rules.py: small steps and ways out. Same names, same order, same words; a test runs
+-- both on the same calls and compares every answer.
+
+local RESEND, RESEND_MAX = 5000, 300000
+local LOOK_AGAIN = 60000
+local MAX_NOTICES = 8
+
+-- --- small steps -----------------------------------------------------------------------------------
+
+local function dispatch(record, why)
+  return { record.key, record.trigger_id, record.message, why }
+end
+
+local function _move(record, state, reason, by)
+  if not may_move(record.state, state) then
+    error('guard-transition ' .. record.state .. ' ' .. state)
+  end
+  record.state, record.reason, record.by = state, reason or '', by
+  if state ~= 'running' then
+    if state ~= 'retrying' then record.expires_at = nil end
+    if state ~= 'waiting' and state ~= 'pending' and state ~= 'lost' then record.queued = false end
+  end
+  if FINAL[state] then
+    record.finished_at = now
+    record.keep_until = now + math.max(record.keep, record.unique_for)
+    record.due_at = nil
+    record.sends = 0
+    if state ~= 'failed' and state ~= 'succeeded' then record.result = nil end
+  end
+  moved(record)
+end
+
+local function _backoff(record)
+  return now + math.min(RESEND * 2 ^ math.min(record.sends, 16), RESEND_MAX)
+end
+
+local function _notice(record)
+  local sent = {}
+  if record.unanswered == 0 then return sent end
+  record.due_at = _backoff(record)
+  for _, other in ipairs(unanswered(record.key)) do
+    sent[#sent + 1] = { record.key, other.id, other.message, 'joined' }
+  end
+  return sent
+end
+
+local function _end_passively(record, state, reason, by)
+  _move(record, state, reason, by)
+  record.due_at = _backoff(record)
+  local sent = { dispatch(record, state) }
+  extend(sent, _notice(record))
+  save(record)
+  return sent
+end
+
+local function _wake(this)
+  local first = head(this.lock_key)
+  if not first or first.state ~= 'waiting' then return {} end
+  _move(first, 'pending', 'its turn has come')
+  first.due_at = _backoff(first)
+  save(first)
+  return { dispatch(first, 'released') }
+end
+
+local function _release(this, record)
+  if this.holder ~= record.key then return {} end
+  this.holder = nil
+  save_lock(this)
+  return _wake(this)
+end
+
+local function _holder(this)
+  if not this.holder then return nil end
+  local record = load(this.holder)
+  if not record or record.lock_key ~= this.lock_key or not alive(record) then return nil end
+  return record
+end
+
+local function _answers(record, trigger)
+  if not FINAL[record.state] or not record.keep_until or now >= record.keep_until then return false end
+  if trigger.reopen and REOPENABLE[record.state] then return false end
+  if trigger.trigger_id == record.trigger_id or follower(record, trigger.trigger_id) then return true end
+  if record.once_per_key then return true end
+  if record.state ~= 'succeeded' or not record.finished_at then return false end
+  return now < record.finished_at + record.unique_for
+end
+
+local function _mismatch(record, trigger)
+  return record.trigger_id ~= trigger.trigger_id and record.fingerprint ~= trigger.fingerprint
+end
+
+local function _options(record, trigger)
+  record.lock_key = trigger.lock_key
+  record.overlap = trigger.overlap
+  record.lease = trigger.lease
+  record.max_attempts = trigger.max_attempts
+  record.keep = trigger.keep
+  record.unique_for = trigger.unique_for
+  record.once_per_key = trigger.once_per_key
+  record.hold = trigger.hold
+end
+
+local function _new(trigger, before)
+  local number = now * 1000
+  if before then
+    number = math.max(number, before.number + 1)
+    call('ZREM', KEPT, trigger.key) -- or `collect` might take it while it is in our hands
+  end
+  local record = fresh(trigger.key)
+  record.number = number
+  record.task = trigger.task
+  record.trigger_id = trigger.trigger_id
+  record.fingerprint = trigger.fingerprint
+  record.message = trigger.message
+  record.source = trigger.source
+  record.scheduled_at = trigger.scheduled_at
+  record.order = trigger.order
+  if trigger.order == 0 or trigger.order > now then record.order = now end
+  record.created_at = now
+  if before then record.previous = before.number end
+  -- Without a record before this one they are of one that the store lost: they still want an answer.
+  if not before or before.followers > 0 then
+    local open = unanswered(trigger.key)
+    call('DEL', NS .. 'f:' .. trigger.key)
+    for _, other in ipairs(open) do
+      if other.id ~= trigger.trigger_id then set_follower(record, other.id, other.message) end
+    end
+  end
+  _options(record, trigger)
+  return record
+end
+
+local function _reopened(record, trigger)
+  call('ZREM', KEPT, record.key)
+  _move(record, 'pending', 'replayed')
+  record.trigger_id, record.message, record.source = trigger.trigger_id, trigger.message, trigger.source
+  record.lost_attempts, record.retries, record.sends = 0, 0, 0
+  record.finished_at, record.keep_until = nil, nil
+  record.result = nil
+  return record
+end
+
+-- A trigger among the arguments, from place i on: 19 of them.
+local function trigger_at(i)
+  return {
+    key = ARGV[i],
+    task = ARGV[i + 1],
+    lock_key = ARGV[i + 2],
+    trigger_id = ARGV[i + 3],
+    fingerprint = ARGV[i + 4],
+    message = ARGV[i + 5],
+    source = ARGV[i + 6],
+    order = tonumber(ARGV[i + 7]),
+    scheduled_at = tonumber(ARGV[i + 8]),
+    overlap = ARGV[i + 9],
+    lease = tonumber(ARGV[i + 10]),
+    max_attempts = tonumber(ARGV[i + 11]),
+    keep = tonumber(ARGV[i + 12]),
+    unique_for = tonumber(ARGV[i + 13]),
+    once_per_key = ARGV[i + 14] == '1',
+    reopen = ARGV[i + 15] == '1',
+    wait_for = tonumber(ARGV[i + 16]),
+    max_queue = tonumber(ARGV[i + 17]),
+    hold = ARGV[i + 18] == '1',
+  }
+end
+
+-- --- answers: the first item says which ------------------------------------------------------------
+
+local function done(state, dispatches)
+  return { 'done', state, dispatches or {} }
+end
+
+local function refused(reason, state)
+  return { 'refused', reason, state or false }
+end
+
+-- --- ways out --------------------------------------------------------------------------------------
+
+local function _lost(this, record, reason)
+  record.lost_attempts = record.lost_attempts + 1
+  local dispatches = {}
+  if record.lost_attempts >= record.max_attempts then
+    local text = int(record.lost_attempts) .. ' attempts lost, the last because ' .. reason
+    _move(record, 'lost', reason)
+    extend(dispatches, _end_passively(record, 'dead', text))
+  else
+    _move(record, 'lost', reason)
+    record.queued = record.overlap == 'wait' or record.overlap == 'queue'
+    record.due_at = _backoff(record)
+    save(record)
+    dispatches[1] = dispatch(record, 'lost')
+  end
+  return extend(dispatches, _release(this, record))
+end
+
+-- Whether the owner of `record` is of this delivery: the part before the slash.
+local function owned_by(record, delivery)
+  local owner, prefix = record.owner or '', delivery .. '/'
+  return string.sub(owner, 1, #prefix) == prefix
+end
+
+local function _released(this, record, dispatches)
+  extend(dispatches, _release(this, record))
+  if not this.holder then extend(dispatches, _wake(this)) end
+  return done(record.state, dispatches)
+end

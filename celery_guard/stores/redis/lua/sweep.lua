@@ -1,0 +1,71 @@
+-- with: states unit rules begin_rules
+local dispatcher, ttl, limit = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local function _attend_waiting(this, record)
+  if record.deadline and now >= record.deadline then
+    local dispatches = _end_passively(record, 'lock_timeout', 'it waited as long as wait_for allows')
+    if not _holder(this) then extend(dispatches, _wake(this)) end
+    return dispatches
+  end
+  record.due_at = look_again(record)
+  save(record)
+  if _holder(this) then return {} end
+  return _wake(this)
+end
+
+local function _attend_final(record)
+  if record.sends > MAX_NOTICES then
+    record.due_at = nil
+    save(record)
+    return {}
+  end
+  local sent = {}
+  if record.state ~= 'succeeded' and record.state ~= 'failed' then sent[1] = dispatch(record, record.state) end
+  extend(sent, _notice(record))
+  record.due_at = _backoff(record)
+  save(record)
+  return sent
+end
+
+local function attend(key)
+  local record = load(key)
+  if not record then
+    -- The store lost it. Triggers that had joined it have nobody else to answer them: they start anew.
+    local sent = {}
+    for _, other in ipairs(unanswered(key)) do sent[#sent + 1] = { key, other.id, other.message, 'joined' } end
+    delete(fresh(key))
+    return sent, false
+  end
+  if not record.due_at or record.due_at > now then
+    save(record) -- the index said otherwise
+    return {}, false
+  end
+  local this = lock(record.lock_key)
+  if record.state == 'running' then return _lost(this, record, 'its lease ended'), true end
+  if record.state == 'waiting' then return _attend_waiting(this, record), false end
+  record.sends = record.sends + 1
+  if FINAL[record.state] then return _attend_final(record), false end
+  if record.state == 'uncertain' then
+    record.due_at = nil
+    save(record)
+    return {}, false
+  end
+  record.due_at = _backoff(record)
+  save(record)
+  return { dispatch(record, record.state) }, false
+end
+
+local seat = NS .. 'dispatcher'
+local sitting = call('HMGET', seat, 'name', 'until')
+if sitting[1] and sitting[1] ~= dispatcher and tonumber(sitting[2]) > now then
+  return { ARGV[1], 0, {}, {} }
+end
+call('HSET', seat, 'name', dispatcher, 'until', int(now + ttl))
+local dispatches, lost = {}, {}
+for _, key in ipairs(call('ZRANGEBYSCORE', DUE, '-inf', int(now), 'LIMIT', 0, limit)) do
+  local sent, gone = attend(key)
+  extend(dispatches, sent)
+  if gone then lost[#lost + 1] = key end
+end
+collect(limit)
+return { ARGV[1], 1, dispatches, lost }
