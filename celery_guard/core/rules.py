@@ -314,7 +314,7 @@ def _reopened(unit: Unit, record: Record, trigger: Trigger) -> Record:
     _move(unit, record, State.PENDING, "replayed")
     record.trigger_id, record.message, record.source = trigger.trigger_id, trigger.message, trigger.source
     record.lost_attempts = record.retries = record.sends = 0
-    record.finished_at = record.keep_until = None
+    record.finished_at = record.keep_until = record.deadline = None
     record.result = None
     return record
 
@@ -331,6 +331,8 @@ def reserve(unit: Unit, trigger: Trigger, resend_after: int) -> Reserved | Stand
             return Mismatch(trigger_id=record.trigger_id)
         return Standing(trigger_id=record.trigger_id, state=record.state)
     if record is not None and trigger.reopen and record.state in REOPENABLE:
+        if _mismatch(record, trigger):  # a replay is the same execution, so it has the same payload
+            return Mismatch(trigger_id=record.trigger_id)
         record = _reopened(unit, record, trigger)
     else:
         record = _new(unit, trigger, record)
@@ -342,8 +344,18 @@ def reserve(unit: Unit, trigger: Trigger, resend_after: int) -> Reserved | Stand
 def withdraw(unit: Unit, key: str, trigger_id: str) -> bool:
     """See :meth:`~celery_guard.core.contract.Store.withdraw`."""
     record = unit.load(key)
-    if record is None or record.trigger_id != trigger_id or record.state is not State.PENDING or record.attempt:
+    if record is None or record.trigger_id != trigger_id or record.state is not State.PENDING:
         return False
+    if record.attempt or record.queued:
+        return False
+    for name, message in record.followers.items():
+        if message:
+            # It was told that the record keeps it, so the record goes on as its own.
+            record.trigger_id, record.message = name, message
+            del record.followers[name]
+            record.due_at = unit.now
+            unit.save(record)
+            return True
     unit.delete(record)
     return True
 
@@ -357,6 +369,8 @@ def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
     record = unit.load(trigger.key)
     if record is None or (record.state.final and not _answers(record, trigger, unit.now)):
         if record is not None and trigger.reopen and record.state in REOPENABLE:
+            if _mismatch(record, trigger):
+                return Begun(answer=Mismatch(trigger_id=record.trigger_id))
             record = _reopened(unit, record, trigger)
         else:
             record = _new(unit, trigger, record)
@@ -403,7 +417,9 @@ def _answer(unit: Unit, record: Record, trigger: Trigger) -> Answered:
     ):
         if trigger.trigger_id in record.followers:
             record.followers[trigger.trigger_id] = ""
-        if not any(record.followers.values()):
+        # Where it ended passively its own message wants an answer too: only that one says that it has it.
+        owed = trigger.trigger_id != record.trigger_id and record.state not in (State.SUCCEEDED, State.FAILED)
+        if not owed and not any(record.followers.values()):
             record.due_at = None
         unit.save(record)
     return Answered(
@@ -422,7 +438,7 @@ def _acquire(
         return _start(unit, lock, record, trigger, owner, retries)
     holder = _holder(unit, lock)
     if holder is not None and holder.key == record.key:
-        holder = None
+        return _start(unit, lock, record, trigger, owner, retries)  # it kept the lock between two tries
     head = unit.head(lock.lock_key)
     if holder is None and (head is None or head.key == record.key):
         return _start(unit, lock, record, trigger, owner, retries)
@@ -447,6 +463,7 @@ def _start(unit: Unit, lock: Lock, record: Record, trigger: Trigger, owner: str,
     record.owner, record.token = owner, lock.token
     record.attempt += 1
     record.sends = 0
+    record.deadline = None  # should it wait once more, it may wait as long again
     record.started_at = unit.now
     record.expires_at = record.due_at = unit.now + record.lease
     unit.save(record)

@@ -38,7 +38,7 @@ def test_the_owner_dies_after_the_copy_was_seen(lab: Callable[..., Lab], lab_red
     it.bodies.wait_for("start")
     b = it.worker("B")
     b.wait_for_log("received", 20)
-    b.wait_for_log("a copy", 20)
+    b.wait_for_log("ignored", 20)
     a.sigkill_group()
     it.bodies.wait_for("end", timeout=40)
     first, second = it.starts()

@@ -1,0 +1,1 @@
+"""Extensions for frameworks. Each needs its own extra."""
