@@ -135,7 +135,7 @@ class GuardedTask(Guarding, Task):
 
 
 def _check_declaration(cls: Any) -> None:
-    if cls.abstract or not cls.name:
+    if not cls.name:
         return
     builtin = cls.name.startswith("celery.")
     if cls.guard_options is None and issubclass(cls, GuardedTask) and not builtin:
