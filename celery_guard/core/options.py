@@ -36,6 +36,13 @@ _ONLY_WITH: dict[str, frozenset[Overlap]] = {
     "max_queue": frozenset({Overlap.WAIT, Overlap.QUEUE}),
 }
 
+#: What an option needs beside it: partial options are checked one by one, what they go with may stand elsewhere.
+_COMPANIONS: dict[str, dict[str, Any]] = {
+    "wait_for": {"overlap": "wait"},
+    "max_queue": {"overlap": "queue"},
+    "unique_for": {"key": "any"},
+}
+
 #: Options that the design names and this version does not act on: refused rather than ignored.
 _LATER = {
     "misfire": "beat catch-up of missed due times",
@@ -141,10 +148,8 @@ def check_mapping(value: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     known = _known(dict(value), where)
     for name, item in known.items():
-        if name in _ONLY_WITH or item is None:
-            continue
         try:
-            Guard(**{name: item})
+            Guard(**{**_COMPANIONS.get(name, {}), name: item})
         except OptionError as exc:
             raise OptionError(where=where, option=name, message=exc.facts["message"]) from None
     return known

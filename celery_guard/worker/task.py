@@ -182,8 +182,10 @@ def _check_templates(cls: Any) -> None:
 def guarding(task: Any) -> None:
     """Put the guard around a task of any base, in place: it guards where ``guard_tasks`` or a message asks for
     it, and is the plain task otherwise."""
-    cls = type(task)
+    if hasattr(task, "_get_current_object"):  # the proxy that a decorator leaves in a module
+        task = task._get_current_object()
     if isinstance(task, Guarding):
         return
+    cls = type(task)
     task.__class__ = type(cls.__name__, (Guarding, cls), {"__module__": cls.__module__, "abstract": True})
     task.__trace__ = None

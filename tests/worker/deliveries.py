@@ -15,6 +15,7 @@ from kombu import Queue
 
 from celery_guard.core.clock import ManualClock
 from celery_guard.stores.memory import MemoryStore
+from celery_guard.worker.install import install
 from celery_guard.worker.request import GuardedRequest
 
 
@@ -29,6 +30,7 @@ class Fleet:
         self.app = Celery(name, broker="memory://", backend="cache+memory://", task_cls=task_cls, set_as_current=False)
         self.app.conf.update(guard_store=self.store, task_default_queue=name, **conf)
         self._queue = Queue(name)
+        install(self.app)
 
     def messages(self) -> list[Any]:
         """Take all messages off the queue."""
