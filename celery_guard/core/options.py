@@ -65,7 +65,7 @@ class Guard:
     :param key: the execution key: a template or callable. Default: the task id; from beat the entry and its due
         time.
     :param unique_for: how long a succeeded execution answers for later triggers with its key. Default: what
-        redelivery needs.
+        redelivery needs (an hour, or the broker's visibility timeout where that is longer).
     :param lease: how long a silent owner is believed.
     :param max_attempts: attempts lost before the execution is dead.
     :param fresh_within: no success for so long means stale; recorded for freshness checks.

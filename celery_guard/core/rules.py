@@ -44,6 +44,8 @@ RESEND_MAX = 300_000
 LOOK_AGAIN = 60_000
 #: How often the answer to a passive ending is sent before it is given up.
 MAX_NOTICES = 8
+#: What may be said from outside of a body about how its execution ended.
+ENDINGS = frozenset({State.REVOKED, State.EXPIRED, State.FAILED})
 
 
 @dataclass(kw_only=True)
@@ -264,6 +266,8 @@ def _answers(record: Record, trigger: Trigger, now: int) -> bool:
         return True
     if record.once_per_key:
         return True
+    if trigger.scheduled_at is not None and trigger.scheduled_at == record.scheduled_at:
+        return True  # another beat's tick for the same due time, whatever became of it
     if record.state is not State.SUCCEEDED or record.finished_at is None:
         return False
     return now < record.finished_at + record.unique_for
@@ -689,6 +693,8 @@ def end(
     unit: Unit, trigger: Trigger, state: State, reason: str, delivery: str | None, retries: int
 ) -> Done | Refused:
     """See :meth:`~celery_guard.core.contract.Store.end`."""
+    if state not in ENDINGS:
+        raise TransitionError(key=trigger.key, old="any state, from outside,", new=str(state))
     lock = unit.lock(trigger.lock_key)
     record = unit.load(trigger.key)
     if record is None or (record.state.final and not _answers(record, trigger, unit.now)):

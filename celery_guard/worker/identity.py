@@ -46,6 +46,25 @@ def _function(task: Any) -> Any:
     return getattr(run, "__wrapped__", run)
 
 
+def _window(app: Any, guard: Guard) -> int:
+    """How long a success answers for other triggers. Without a word of the user's: for a key of the user's what
+    redelivery needs, an hour or the broker's visibility timeout where that is longer; else not at all."""
+    if guard.unique_for is not None:
+        return milliseconds(guard.unique_for) or 0
+    if guard.key is None:
+        return 0
+    options = app.conf.broker_transport_options or {}
+    try:
+        visibility = int(float(options.get("visibility_timeout") or 0) * 1000)
+    except (TypeError, ValueError):
+        visibility = 0
+    return max(3_600_000, visibility)
+
+
+def _names_due(key: Any) -> bool:
+    return isinstance(key, str) and "scheduled" in keys.template_fields(key)
+
+
 def identify(
     app: Any,
     task: Any,
@@ -94,8 +113,8 @@ def identify(
         lease=milliseconds(guard.lease) or 60_000,
         max_attempts=guard.max_attempts,
         keep=int(app.conf.get("guard_keep") or KEEP),
-        unique_for=milliseconds(guard.unique_for) or 0,
-        once_per_key=header.due is not None and guard.key is None,
+        unique_for=_window(app, guard),
+        once_per_key=header.due is not None and (guard.key is None or _names_due(guard.key)),
         reopen=header.source == "replay",
         wait_for=milliseconds(guard.wait_for),
         max_queue=guard.max_queue,

@@ -123,6 +123,16 @@ def _header(name: str, own: Any, carried: Any) -> Header | None:
     return header
 
 
+def eager_headers(task: Any, own: Any, headers: Any) -> dict[str, Any] | None:
+    """The headers of a call that runs here and now: options are checked as for a published one."""
+    found = dict(headers or {})
+    header = _header(task.name, own, found.pop(HEADER, None))
+    if header is None:
+        return headers
+    resolve(task.app, task, task.name, header)
+    return {**found, HEADER: header.data()}
+
+
 def _origin(header: Header, delivery: Any) -> Header:
     if delivery is not None:  # the next try of a running execution: same execution, same place in the queue
         return replace(

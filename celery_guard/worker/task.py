@@ -75,6 +75,14 @@ class Guarding:
             raise exc
         return super().retry(*args, exc=exc, **kwargs)  # type: ignore[misc]
 
+    def apply(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """As :meth:`celery.app.task.Task.apply`; ``guard=`` counts as in ``apply_async``, which is where eager
+        mode comes from."""
+        from .publish import eager_headers
+
+        headers = eager_headers(self, options.pop("guard", None), options.pop("headers", None))
+        return super().apply(args, kwargs, headers=headers, **options)  # type: ignore[misc]
+
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> Any:
         """``delay`` once the open Django transaction is committed; the result handle is there at once.
         Roll-back publishes and reserves nothing."""

@@ -393,3 +393,24 @@ def test_a_plain_task_keeps_its_own_acknowledgement(fleet: Fleet) -> None:
     task = named(fleet)
     guarding(task)
     assert task.acks_late is False and isinstance(task, Task)
+
+
+def test_eager_mode_takes_the_same_options(fleet: Fleet) -> None:
+    fleet.app.conf.task_always_eager = True
+    task = named(fleet, base=GuardedTask)
+    assert task.apply_async((7,), guard={"key": "{tenant}"}).get() == "t.work:7"
+    with pytest.raises(OptionError, match="'overlap'"):
+        task.apply_async((7,), guard={"overlpa": "x"})
+
+
+def test_a_key_with_the_due_time_answers_for_a_second_beat_whatever_the_outcome(fleet: Fleet) -> None:
+    task = named(fleet, base=GuardedTask)
+    assert task
+    for options in ({"key": "{tenant}:{scheduled:%Y-%m-%d}"}, {"key": "day{tenant}"}, {}):
+        header = {"v": 1, "src": "beat", "entry": "e", "due": 1_767_225_600_000, "options": options}
+        before = sum(fleet.store.counts().values())
+        for _ in range(2):
+            fleet.app.send_task._original("t.work", (1,), headers={"guard": header})
+            fleet.work()
+            fleet.clock.advance(7200)
+        assert sum(fleet.store.counts().values()) == before + 1, options

@@ -81,6 +81,7 @@ local function _answers(record, trigger)
   if trigger.reopen and REOPENABLE[record.state] then return false end
   if trigger.trigger_id == record.trigger_id or follower(record, trigger.trigger_id) then return true end
   if record.once_per_key then return true end
+  if trigger.scheduled_at and trigger.scheduled_at == record.scheduled_at then return true end
   if record.state ~= 'succeeded' or not record.finished_at then return false end
   return now < record.finished_at + record.unique_for
 end
