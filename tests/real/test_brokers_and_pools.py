@@ -37,9 +37,9 @@ def test_a_killed_worker_on_rabbitmq_is_replaced(lab: Callable[..., Lab], rabbit
     a = it.worker("A")
     it.run("slow.apply_async((1, 5))")
     it.bodies.wait_for("start")
-    it.worker("B")
     a.sigkill_group()
-    it.bodies.wait_for("end", timeout=30)
+    it.worker("B")
+    it.bodies.wait_for("end", timeout=40)
     assert [s["attempt"] for s in it.starts()] == [1, 2] and it.bodies.count("end") == 1
 
 
@@ -61,9 +61,9 @@ def beyond(self, n):
     dead = it.worker("dead")  # a prefork worker, killed: the other pool's dispatcher recovers its execution
     it.run("beyond.apply_async((1,))")
     it.bodies.wait_for("start")
-    it.worker("other", concurrency=4, pool=pool)
     dead.sigkill_group()
-    it.bodies.wait_for("end", timeout=30)
+    it.worker("other", concurrency=4, pool=pool)
+    it.bodies.wait_for("end", timeout=40)
     assert [s["attempt"] for s in it.starts()] == [1, 2]
     assert it.bodies.read("start")[1]["node"] == "other"  # and its heartbeat held a 2 s lease for 6 s
     assert it.states("beyond") == [State.SUCCEEDED]
@@ -80,7 +80,7 @@ def test_warm_shutdown_finishes_and_a_cold_one_hands_over(lab: Callable[..., Lab
     a.wait(30)
     assert it.bodies.count("end", n=1) == 1
     a = it.worker("A2")
-    it.run("slow.apply_async((2, 8))")
+    it.run("slow.apply_async((2, 6))")
     it.bodies.wait_for("start", n=2)
     a.send_signal(signal.SIGQUIT)
     it.worker("B")

@@ -33,14 +33,14 @@ def test_a_long_body_outlives_the_visibility_timeout(
 
 def test_the_owner_dies_after_the_copy_was_seen(lab: Callable[..., Lab], lab_redis: RedisServer) -> None:
     it = lab(visibility=3, hold=False)
-    a = it.worker("A")
-    it.run("slow.apply_async((1, 12))")
+    workers = {node: it.worker(node) for node in "AB"}
+    it.run("slow.apply_async((1, 15))")
     it.bodies.wait_for("start")
-    b = it.worker("B")
-    b.wait_for_log("received", 20)
-    b.wait_for_log("ignored", 20)
-    a.sigkill_group()
-    it.bodies.wait_for("end", timeout=40)
+    first_node = it.starts()[0]["node"]
+    other = workers["A" if first_node == "B" else "B"]
+    other.wait_for_log("ignored", 20)  # it saw the copy
+    workers[first_node].sigkill_group()
+    it.bodies.wait_for("end", timeout=50)
     first, second = it.starts()
     assert second["token"] > first["token"] and second["attempt"] == 2
     assert it.bodies.count("end") == 1
