@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import click
@@ -14,6 +15,9 @@ from ..core.states import State
 
 # The celery command loads this module for every subcommand, so this is also where workers and beats whose
 # application sets ``guard_store`` get the guard without importing it themselves.
+
+#: How far back a filter looks.
+_LOOK_AT = 1_000_000
 
 
 def _install(sender: Any = None, **kwargs: Any) -> None:
@@ -48,9 +52,9 @@ def guard() -> None:
 @click.pass_context
 def executions(context: click.Context, task: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List recorded executions, newest first."""
-    for item in _read(context, lambda store: store.executions(task=task, limit=limit)):
-        if state is not None and item.state != state:
-            continue
+    looked_at = limit if state is None else _LOOK_AT
+    found = _read(context, lambda store: store.executions(task=task, limit=looked_at))
+    for item in islice((item for item in found if state is None or item.state == state), limit):
         if as_json:
             click.echo(json.dumps(asdict(item)))
         else:

@@ -8,7 +8,8 @@ from typing import Any
 class GuardError(Exception):
     """Base of all errors that celery_guard raises.
 
-    Subclasses take keyword facts; :attr:`facts` holds them and each is an attribute too.
+    Subclasses take keyword facts; :attr:`facts` holds them and each is an attribute too. A message alone is
+    the whole text: so an error keeps its text through a result backend that stores no more than that.
     """
 
     #: ``str.format`` template over the facts.
@@ -20,7 +21,8 @@ class GuardError(Exception):
         self.facts = facts
         for name, value in facts.items():
             setattr(self, name, value)
-        super().__init__(self.template.format_map(_Facts(facts)))
+        alone = facts.keys() == {"message"}
+        super().__init__(str(facts["message"]) if alone else self.template.format_map(_Facts(facts)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.facts))
@@ -53,7 +55,7 @@ class KeyArgumentError(GuardError, ValueError):
 
     template = (
         "argument {argument!r} of task {task!r} has no canonical form: {message}. Pass an identifier (an id, "
-        "a string, a number, a date) instead, or name the arguments that count in key=\"...\" / scope=\"...\""
+        'a string, a number, a date) instead, or name the arguments that count in key="..." / scope="..."'
     )
 
 
@@ -65,8 +67,8 @@ class PayloadMismatchError(GuardError):
     """The same execution key was used with another payload. Nothing was run."""
 
     template = (
-        "execution key {key!r} already stands for another payload (trigger {trigger_id}). Use another key for "
-        "other arguments, or wait until the window of the first is over"
+        "execution key {key!r} already stands for another payload (trigger {trigger_id}). Use another key "
+        "for other arguments, or wait until the window of the first is over"
     )
 
 
@@ -95,7 +97,7 @@ class ExecutionDeadError(OutcomeError):
     """``max_attempts`` attempts were lost; the execution will not be tried again by itself."""
 
     template = (
-        "execution {key!r} is dead: {reason}. Find out what kills its workers, then replay it explicitly"
+        "execution {key!r} is dead: {reason}. Find out what kills its workers, then send it again"
     )
 
 

@@ -42,6 +42,8 @@ from .errors import KeyArgumentError, KeyTemplateError
 MAX_KEY = 200
 
 _SCHEDULED = "scheduled"
+#: What escapes are written with: none of these can show where a value ends.
+_OF_ESCAPES = "%0123456789ABCDEF"
 _RESERVED = re.compile(r"[%:{}\x00-\x1f\x7f]")
 
 
@@ -90,7 +92,10 @@ def _scalar(value: Any) -> str | None:
         return "0" if digits in ("-0", "") else digits
     if isinstance(value, datetime):
         if value.tzinfo is not None and value.utcoffset() is not None:
-            return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+            try:
+                return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+            except OverflowError:
+                raise NoCanonicalForm(f"{value.isoformat()} has no time in UTC") from None
         return value.isoformat()
     if isinstance(value, date | time):
         return value.isoformat()
@@ -114,9 +119,12 @@ def _text(form: Any) -> str:
     return json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def bind(function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind(
+    function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the arguments by name, defaults filled in; positional ones by place where the signature is not
-    known (a task sent by name only). A call that does not fit is bound as far as it goes: Celery reports it."""
+    known (a task sent by name only). A call that does not fit is bound as far as it goes: Celery reports it.
+    """
     if function is None:
         return {**{f"{index}": item for index, item in enumerate(args)}, **kwargs}
     signature = inspect.signature(function)
@@ -129,7 +137,8 @@ def bind(function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mappi
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
-            named.update({key: item for key, item in value.items() if key not in named})
+            # beside a positional-only argument of the same name, it is another one
+            named.update({f"**{key}" if key in named else key: item for key, item in value.items()})
         else:
             named[name] = value
     return named
@@ -151,19 +160,39 @@ def _canonical_argument(task: str, name: str, value: Any) -> Any:
         raise KeyArgumentError(task=task, argument=name, message=str(exc)) from None
 
 
+def _pieces(template: str) -> list[tuple[str, str | None, str, str | None]]:
+    """Return each literal text and the field after it (name, format, conversion); the last may have none."""
+    pieces: list[tuple[str, str | None, str, str | None]] = []
+    text = ""
+    for literal, name, spec, conversion in string.Formatter().parse(template):
+        text += literal
+        if name is not None:
+            pieces.append((text, name, spec or "", conversion))
+            text = ""
+    return [*pieces, (text, None, "", None)] if text else pieces
+
+
 def template_fields(template: str) -> list[str]:
     """Return the names in a template. Raises :class:`ValueError` for anything but plain ``{name}`` fields
-    (attribute access, indexing and conversions would reach into objects) and ``{scheduled:%Y-%m-%d}``."""
-    names = []
-    for _literal, name, spec, conversion in string.Formatter().parse(template):
+    (attribute access, indexing and conversions would reach into objects) and ``{scheduled:%Y-%m-%d}``, and
+    for two fields between which nothing shows where the first one ends."""
+    names: list[str] = []
+    for literal, name, spec, conversion in _pieces(template):
         if name is None:
             continue
+        if names and (not literal or literal[0] in _OF_ESCAPES):
+            raise ValueError(
+                f"nothing separates {{{names[-1]}}} from {{{name}}}: put a sign such as ':' between them, or "
+                "two different pairs of arguments make one text"
+            )
         if not name.isidentifier():
             raise ValueError(f"{{{name}}} is not the name of an argument: write plain {{name}} fields")
         if conversion:
             raise ValueError(f"conversion !{conversion} in {{{name}}} is not allowed")
         if spec and (name != _SCHEDULED or "{" in spec):
-            raise ValueError(f"a format in {{{name}:{spec}}} is not allowed; only {{scheduled:...}} takes one")
+            raise ValueError(
+                f"a format in {{{name}:{spec}}} is not allowed; only {{scheduled:...}} takes one"
+            )
         names.append(name)
     return names
 
@@ -180,22 +209,24 @@ def render(
 ) -> str:
     """Return the text of a key or scope.
 
-    In values ``%``, ``:``, braces and control characters are percent-encoded, so two different pairs of
-    arguments never make one text. ``None`` renders as ``null``, booleans as ``true`` and ``false``; ``1`` and
-    ``"1"`` render alike (the fingerprint still tells them apart).
+    In values ``%``, ``:``, braces, control characters and the sign that follows the field are
+    percent-encoded, so two different pairs of arguments never make one text. ``None`` renders as ``null``,
+    booleans as ``true`` and ``false``; ``1`` and ``"1"`` render alike (the fingerprint tells them apart).
     Raises :class:`KeyArgumentError` or :class:`KeyTemplateError`.
     """
     if callable(template):
         return _piece(task, f"{what}(...)", template(*args, **kwargs))
     parts = []
-    for literal, name, spec, _conversion in string.Formatter().parse(template):
+    pieces = _pieces(template)
+    signs = [literal[:1] if name else "" for literal, name, _, _ in pieces[1:]]
+    for (literal, name, spec, _conversion), sign in zip(pieces, [*signs, ""], strict=True):
         parts.append(literal)
         if name is None:
             continue
         if name == _SCHEDULED and name not in arguments:
             parts.append(_due(what, template, spec, scheduled_at))
         elif name in arguments:
-            parts.append(_piece(task, name, arguments[name]))
+            parts.append(_piece(task, name, arguments[name], sign))
         else:
             raise KeyTemplateError(
                 where=f"{what}={template!r} of task {task!r}",
@@ -205,13 +236,18 @@ def render(
     return "".join(parts)
 
 
-def _piece(task: str, name: str, value: Any) -> str:
+def _piece(task: str, name: str, value: Any, sign: str = "") -> str:
+    """Return the text of one value; ``sign`` is what shows its end."""
     form = _canonical_argument(task, name, value)
-    text = form if isinstance(form, str) else _text(form)
-    return _RESERVED.sub(lambda match: f"%{ord(match[0]):02X}", text)
+    text = _RESERVED.sub(_escape, form if isinstance(form, str) else _text(form))
+    return text.replace(sign, f"%{ord(sign):02X}") if sign and sign not in _OF_ESCAPES else text
 
 
-def _due(what: str, template: str, spec: str | None, scheduled_at: datetime | None) -> str:
+def _escape(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
+
+
+def _due(what: str, template: str, spec: str, scheduled_at: datetime | None) -> str:
     if scheduled_at is None:
         raise KeyTemplateError(
             where=f"{what}={template!r}",

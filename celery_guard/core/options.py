@@ -1,8 +1,8 @@
 """What a user declares about a job: :class:`Guard`, and the checks that every way of writing it shares.
 
-A ``Guard(...)`` in a decorator, a plain dict in a beat entry or in ``apply_async(guard=...)``, and the JSON of
-a message header go through :func:`parse`; all fail alike, naming the option, the place and the nearest right
-name.
+A ``Guard(...)`` in a decorator, a plain dict in a beat entry or in ``apply_async(guard=...)``, and the JSON
+of a message header go through :func:`parse`; all fail alike, naming the option, the place and the nearest
+right name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from .durations import Duration, seconds
 from .errors import OptionError
@@ -36,7 +36,7 @@ _ONLY_WITH: dict[str, frozenset[Overlap]] = {
     "max_queue": frozenset({Overlap.WAIT, Overlap.QUEUE}),
 }
 
-#: What an option needs beside it: partial options are checked one by one, what they go with may stand elsewhere.
+#: What an option needs beside it: partial options are checked one by one, and the rest may stand elsewhere.
 _COMPANIONS: dict[str, dict[str, Any]] = {
     "wait_for": {"overlap": "wait"},
     "max_queue": {"overlap": "queue"},
@@ -57,13 +57,13 @@ class Guard:
     """Options of a guarded task. Durations are ``timedelta``, seconds or text; invalid ones raise
     :class:`~celery_guard.core.errors.OptionError` here, where they are written.
 
-    :param scope: what may not overlap: a template over the arguments (``"{tenant}"``) or a callable that takes
-        the task's arguments. Default: the task.
+    :param scope: what may not overlap: a template over the arguments (``"{tenant}"``) or a callable that
+        takes the task's arguments. Default: the task.
     :param overlap: what a trigger means while the lock is held.
     :param wait_for: how long ``wait`` and ``queue`` stay parked before ``lock_timeout``. Default: no limit.
     :param max_queue: how many may be parked for one lock; the next one is skipped. Default: no limit.
-    :param key: the execution key: a template or callable. Default: the task id; from beat the entry and its due
-        time.
+    :param key: the execution key: a template or callable. Default: the task id; from beat the entry and its
+        due time.
     :param unique_for: how long a succeeded execution answers for later triggers with its key. Default: what
         redelivery needs (an hour, or the broker's visibility timeout where that is longer).
     :param lease: how long a silent owner is believed.
@@ -88,6 +88,10 @@ class Guard:
     lock_on_retry: str = "release"
     record: bool = False
 
+    def __new__(cls, **options: Any) -> Self:
+        _known(options, "Guard(...)")  # before the TypeError of __init__, which knows no nearest name
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         _check(self, "Guard(...)")
 
@@ -97,16 +101,20 @@ class Guard:
             return self
         changes = dict(overrides)
         if "overlap" in changes:
-            # a policy given later makes the bounds of the earlier one moot, unless it repeats them
+            # a policy given later makes what only the earlier one needs moot, unless it is repeated
             policy = _overlap(changes["overlap"], where)
             for name, policies in _ONLY_WITH.items():
                 if policy not in policies:
                     changes.setdefault(name, None)
+            if policy is Overlap.ALLOW:
+                changes.setdefault("scope", None)
         known = _known(changes, where)
         try:
             return replace(self, **known)
         except OptionError as exc:
-            raise OptionError(where=where, option=exc.facts.get("option"), message=exc.facts["message"]) from None
+            raise OptionError(
+                where=where, option=exc.facts.get("option"), message=exc.facts["message"]
+            ) from None
 
     def wire(self) -> dict[str, Any]:
         """Return the options that differ from the defaults as JSON data. Callables stay behind: a message
@@ -233,12 +241,14 @@ def _check(guard: Guard, where: str) -> None:
                 f"it bounds waiting, which only overlap={names} does",
             )
     if guard.overlap is Overlap.ALLOW and guard.scope is not None:
-        raise refuse("scope", "scope contradicts overlap='allow': nothing is excluded, so a scope says nothing")
+        raise refuse(
+            "scope", "scope contradicts overlap='allow': nothing is excluded, so a scope says nothing"
+        )
     if guard.unique_for is not None and guard.key is None:
         raise refuse(
             "unique_for",
             "unique_for needs key: without one every trigger has its own execution key (its task id); "
-            "add key=\"...\" over the arguments that make two triggers the same work",
+            'add key="..." over the arguments that make two triggers the same work',
         )
 
 

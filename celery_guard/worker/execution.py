@@ -107,10 +107,18 @@ class Delivery:
                 raise Ignore(f"a copy: {self.trigger.key} is {state} elsewhere and is kept in the store")
             case Joined(trigger_id=other):
                 raise Ignore(f"joined {self.trigger.key}, started by {other}; answers when it ends")
+            case Parked() if self.request.is_eager:
+                return self._cannot_wait()
             case Parked(ahead=ahead):
                 raise Ignore(f"{self.trigger.key} waits in the store for {self.trigger.lock_key}, {ahead} ahead")
             case Mismatch(trigger_id=other):
                 raise PayloadMismatchError(key=self.trigger.key, trigger_id=other)
+
+    def _cannot_wait(self) -> Any:
+        """Eager mode has nobody who would send a parked message later: the trigger is revoked, now."""
+        reason = "eager mode cannot wait for the lock"
+        self.runtime.store.end(self.trigger, state=State.REVOKED, reason=reason)
+        return outcome.stand_in(self.task, outcome.marker(State.REVOKED, self.trigger.key, reason, None))
 
     # -- body --------------------------------------------------------------------------------------------
 

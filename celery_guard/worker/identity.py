@@ -14,6 +14,8 @@ from .header import Header
 
 #: How long records are kept for copies of their own messages, at least.
 KEEP = 86_400_000
+#: And for a key that names a due time: as long as a month's period may tick.
+KEEP_DUE = 32 * KEEP
 
 
 def declared(app: Any, task: Any, name: str) -> Guard | None:
@@ -112,7 +114,7 @@ def identify(
         overlap=Overlap(guard.overlap),
         lease=milliseconds(guard.lease) or 60_000,
         max_attempts=guard.max_attempts,
-        keep=int(app.conf.get("guard_keep") or KEEP),
+        keep=max(int(app.conf.get("guard_keep") or KEEP), KEEP_DUE if guard.key and _names_due(guard.key) else 0),
         unique_for=_window(app, guard),
         once_per_key=header.due is not None and (guard.key is None or _names_due(guard.key)),
         reopen=header.source == "replay",

@@ -21,10 +21,11 @@ class _Django(StoreConformance):
     rounds: ClassVar[int] = 20
 
     @pytest.fixture(scope="class", autouse=True)
+    @classmethod
     def database(
-        self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[str]:
-        yield from databases.migrated(self.name, request, tmp_path_factory.mktemp("database"))
+        yield from databases.migrated(cls.name, request, tmp_path_factory.mktemp("database"))
 
     def connect(self, clock: Clock | None) -> DjangoStore:
         return DjangoStore(self.name, clock=clock)

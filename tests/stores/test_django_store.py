@@ -91,7 +91,9 @@ def test_the_store_commits_nothing_of_the_caller(alias: str, store: DjangoStore)
     assert found.state is State.SUCCEEDED
 
 
-def test_on_sqlite_the_callers_own_write_is_named_after_a_bounded_wait(alias: str, store: DjangoStore) -> None:
+def test_on_sqlite_the_callers_own_write_is_named_after_a_bounded_wait(
+    alias: str, store: DjangoStore
+) -> None:
     if alias != "sqlite":
         pytest.skip("SQLite alone has one writer for the whole file")
     with transaction.atomic(using=alias):
@@ -316,7 +318,9 @@ def test_a_withdrawn_reservation_gives_the_execution_before_it_back(alias: str, 
     assert answer.result == "42"
 
 
-@pytest.mark.parametrize("text", ["", "a\x00b", "\ud800", "\x1bjson:{}", "naïve 🙂", "'; DROP TABLE x; --%s", "a\\'\n"])
+@pytest.mark.parametrize(
+    "text", ["", "a\x00b", "\ud800", "\x1bjson:{}", "naïve 🙂", "'; DROP TABLE x; --%s", "a\\'\n"]
+)
 def test_opaque_text_comes_back_as_it_was(alias: str, store: DjangoStore, text: str) -> None:
     held = acquire(store, message=text)
     store.checkpoint(held.lease, text)
@@ -420,7 +424,13 @@ def test_missing_tables_say_migrate(request: pytest.FixtureRequest, database: st
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:
-    gone = {"ENGINE": "django.db.backends.postgresql", "NAME": "x", "USER": "x", "HOST": "127.0.0.1", "PORT": "9"}
+    gone = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "x",
+        "USER": "x",
+        "HOST": "127.0.0.1",
+        "PORT": "9",
+    }
     databases.add("gone", gone)
     with pytest.raises(StoreUnavailableError, match="django://gone is not available during begin") as caught:
         DjangoStore("gone").begin(trigger(), owner="a/1")

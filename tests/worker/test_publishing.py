@@ -414,3 +414,18 @@ def test_a_key_with_the_due_time_answers_for_a_second_beat_whatever_the_outcome(
             fleet.work()
             fleet.clock.advance(7200)
         assert sum(fleet.store.counts().values()) == before + 1, options
+
+
+def test_eager_mode_does_not_park_what_nobody_would_wake(fleet: Fleet) -> None:
+    fleet.app.conf.task_always_eager = True
+    inner: list[Any] = []
+
+    def outer(self: Any, depth: int = 0) -> Any:
+        if depth == 0:
+            inner.append(self.apply_async((1,)).result)
+        return depth
+
+    task = fleet.app.task(bind=True, shared=False, name="t.outer", base=GuardedTask, guard=Guard(overlap="queue"))(outer)
+    assert task.delay().get() == 0
+    assert inner[0]["celery_guard"] == "revoked"
+    assert task.delay(2).get() == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from django.db.utils import OperationalError
+from django.db.utils import IntegrityError, OperationalError
 
 #: Seconds. A client that stops in the middle of a step (a paused process, a lost network) keeps others from
 #: its rows for no longer, where the server can tell; nobody waits longer for a row, a connection or an
@@ -26,8 +26,6 @@ class Dialect:
     chunk: ClassVar[int] = 1000
     #: run on a new connection
     prepare: ClassVar[tuple[str, ...]] = ()
-    #: whether others' locks are waited for by trying again
-    polls: ClassVar[bool] = False
     #: a setting that may lose what was committed: how to read it, its sound values, the warning
     durability: ClassVar[tuple[tuple[str, frozenset[str], str], ...]] = ()
     #: reads the storage engine of a table
@@ -47,8 +45,12 @@ class Dialect:
         return None
 
     def again(self, exc: BaseException) -> bool:
-        """Whether the transaction was rolled back only because others ran at the same time."""
+        """Whether the step failed only because others ran at the same time: a deadlock, or the same new row."""
         return self._code(exc) in self._again
+
+    def blocked(self, exc: BaseException) -> bool:
+        """Whether others' locks are waited for by trying again, and this was one."""
+        return False
 
     def busy(self, exc: BaseException) -> bool:
         """Whether the statement waited for others for as long as it may; the connection is sound."""
@@ -82,7 +84,7 @@ class PostgreSQL(Dialect):
             "PostgreSQL runs with synchronous_commit={}: a crash may lose what was committed last",
         ),
     )
-    _again = frozenset({"40001", "40P01"})
+    _again = frozenset({"40001", "40P01", "23505"})
     _busy = frozenset({"55P03", "57014"})
     _missing = frozenset({"42P01", "42703"})
 
@@ -119,7 +121,7 @@ class MySQL(Dialect):
     engine = (
         "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
     )
-    _again = frozenset({1213, 1020})
+    _again = frozenset({1213, 1020, 1062})
     _busy = frozenset({1205, 1969, 3024, 3572})
     _missing = frozenset({1146, 1054})
 
@@ -143,7 +145,6 @@ class SQLite(Dialect):
     begin = "BEGIN IMMEDIATE"
     for_update = ""
     chunk = 300
-    polls = True
     durability = (
         (
             "PRAGMA synchronous",
@@ -158,6 +159,9 @@ class SQLite(Dialect):
         return {**options, "timeout": 0.1}
 
     def again(self, exc: BaseException) -> bool:
+        return self.blocked(exc) or (isinstance(exc, IntegrityError) and "UNIQUE" in str(exc))
+
+    def blocked(self, exc: BaseException) -> bool:
         return isinstance(exc, OperationalError) and "locked" in str(exc)
 
     def missing(self, exc: BaseException) -> bool:

@@ -142,11 +142,10 @@ class _Attempt:
     def judge(self, connection: Connection, exc: Exception) -> None:
         """Return to have the step tried again, or raise what it ends with."""
         dialect = connection.dialect
-        again = dialect.again(exc)
-        if again or isinstance(exc, StaleError | IntegrityError):
+        if isinstance(exc, StaleError) or dialect.again(exc):
             self._tries += 1
-            waits = again and dialect.polls
-            if time.monotonic() - self._started < self._patience() if waits else self._tries < TRIES:
+            waited = time.monotonic() - self._started
+            if waited < self._patience() if dialect.blocked(exc) else self._tries < TRIES:
                 time.sleep(random.uniform(0.001, min(0.004 * self._tries, 0.05)))
                 return
             raise self._unavailable(exc, self._in_the_way()) from exc

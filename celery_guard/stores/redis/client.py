@@ -1,129 +1,121 @@
-"""One connection pool a process, made from the store's URL; the driver's errors become the guard's."""
+"""Runs scripts: one call, one round trip; the driver's errors become the guard's."""
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
-import uuid
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+import re
+from typing import Any, NamedTuple
 
-import redis
-from redis.exceptions import (
-    AuthenticationError,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
-from redis.sentinel import Sentinel
+from redis import exceptions
 
 from ...core.errors import StoreConfigurationError, StoreUnavailableError, TransitionError
-from .scripts import script
+from . import address
+from .scripts import OPERATIONS, script
 
-_DEFAULTS: dict[str, Any] = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0, "health_check_interval": 30}
-
-
-def masked(url: str) -> str:
-    """Return the URL without its password and query."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+_TRANSITION = re.compile(r"guard-transition (\w+) (\w+)")
 
 
-def connect(url: str) -> Any:
-    """Return a client for ``redis://``, ``rediss://``, ``unix://`` or
-    ``sentinel://[:password@]host:port[;host:port]/SERVICE?db=0``."""
-    parts = urlsplit(url)
-    if parts.scheme == "redis+socket":
-        url = "unix" + url.removeprefix("redis+socket")
-    if parts.scheme != "sentinel":
-        try:
-            return redis.Redis.from_url(url, **_DEFAULTS)
-        except ValueError as exc:
-            raise StoreConfigurationError(f"guard_store {masked(url)} cannot be read: {exc}") from exc
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    service = parts.path.strip("/")
-    if not service:
-        raise StoreConfigurationError("guard_store sentinel://host:port;host:port/SERVICE?db=0 names no service")
-    nodes = []
-    for host in hosts.split(";"):
-        name, _, port = host.partition(":")
-        nodes.append((name, int(port or 26379)))
-    query = dict(parse_qsl(parts.query))
-    options: dict[str, Any] = {**_DEFAULTS, "db": int(query.get("db", 0))}
-    if credentials:
-        options["password"] = credentials.rpartition(":")[2]
-    return Sentinel(nodes, sentinel_kwargs={"socket_timeout": 5.0}).master_for(service, **options)
+class CrossedReplyError(exceptions.ConnectionError):
+    """The answer belongs to another call. It is never used."""
+
+
+class Answer(NamedTuple):
+    """What a script answered. ``repeated``: an earlier try may have been carried out, its answer lost."""
+
+    values: list[Any]
+    repeated: bool
 
 
 class Scripts:
-    """Runs scripts, in one round trip each. Made anew after a fork; safe for threads.
+    """The way to one namespace of one server. Safe for threads and greenlets, and on both sides of a fork: a
+    child process builds a client of its own.
 
     An answer carries the id of its call: one that belongs to another call (a connection shared by mistake, a
     reply read late) is an error, never taken for ours.
     """
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
         self._url = url
+        self._options = options
+        self.masked = address.masked(url)
+        # The braces make one hash slot of all keys.
         self._key = f"{{{namespace}}}"
-        self._mutex = threading.Lock()
-        self._client: Any = None
-        self._pid = 0
+        self._calls = itertools.count(1)
+        self._built = (os.getpid(), address.client(url, options))
 
     @property
     def client(self) -> Any:
-        """This process' client."""
-        if self._client is None or self._pid != os.getpid():
-            with self._mutex:
-                if self._client is None or self._pid != os.getpid():
-                    self._client = connect(self._url)
-                    self._pid = os.getpid()
-        return self._client
+        """This process' client.
 
-    def run(self, operation: str, *args: Any) -> Any:
+        No mutex, on purpose: one that another thread holds during a fork stays locked in the child for ever.
+        Two threads may both build a client after a fork; one of them is dropped unused.
+        """
+        pid, client = self._built
+        if pid != os.getpid():
+            client = address.client(self._url, self._options)
+            self._built = (os.getpid(), client)
+        return client
+
+    def run(self, operation: str, now: str, *args: Any) -> Answer:
         """Run one script and return its answer.
 
-        Sent once more where the connection broke: every operation may be repeated, begin and finish by their
-        owner and token.
+        Sent once more, on a new connection, where the first broke or did not answer in time: every operation
+        may be repeated, by owner and token or by what it finds. Raises :class:`StoreUnavailableError`,
+        :class:`TransitionError`.
         """
-        call_id = uuid.uuid4().hex[:12]
         try:
             try:
-                answer = self._evaluate(operation, call_id, args)
-            except (redis.ConnectionError, redis.TimeoutError) as exc:
-                if isinstance(exc, AuthenticationError | redis.BusyLoadingError | redis.TimeoutError):
+                return Answer(self._once(operation, now, args), repeated=False)
+            except (exceptions.ConnectionError, exceptions.TimeoutError) as exc:
+                if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
                     raise
-                answer = self._evaluate(operation, call_id, args)
-        except ResponseError as exc:
-            if "guard-transition" in str(exc):
-                words = str(exc).partition("guard-transition ")[2].split()
-                raise TransitionError(key=str(args[0])[:200], old=words[0], new=words[1]) from exc
+                # What idles in the pool is probably as dead as this one was.
+                self.client.connection_pool.disconnect(inuse_connections=False)
+                return Answer(self._once(operation, now, args), repeated=True)
+        except exceptions.ResponseError as exc:
+            moved = _TRANSITION.search(str(exc))
+            if moved is None:
+                raise self.unavailable(operation, exc) from exc
+            raise TransitionError(key=str(args[0]), old=moved[1], new=moved[2]) from exc
+        except (exceptions.RedisError, exceptions.ChildDeadlockedError, OSError) as exc:
             raise self.unavailable(operation, exc) from exc
-        except (RedisError, OSError) as exc:
-            raise self.unavailable(operation, exc) from exc
-        if not answer or _text(answer[0]) != call_id:
-            self.client.connection_pool.disconnect()
-            raise self.unavailable(operation, RuntimeError("the answer belongs to another call"))
+
+    def _once(self, operation: str, now: str, args: tuple[Any, ...]) -> list[Any]:
+        this = script(operation)
+        client = self.client
+        call_id = f"{os.getpid()}.{next(self._calls)}"
+        command = ("EVALSHA", this.sha, 1, self._key, call_id, now, *args)
+        try:
+            answer = client.execute_command(*command)
+        except exceptions.NoScriptError:
+            # A new, restarted or failed-over server. Not EVAL: Redis 7.4 evicts what that brings.
+            client.execute_command("SCRIPT LOAD", this.text)
+            answer = client.execute_command(*command)
+        if not isinstance(answer, list) or not answer or answer[0] != call_id.encode():
+            # An exception from outside (a soft time limit, a killed greenlet) can part a request from its
+            # answer, which then waits on a pooled connection for the next one to ask.
+            raise CrossedReplyError("an answer to another call came; its connection is given up")
         return answer[1:]
 
-    def _evaluate(self, operation: str, call_id: str, args: tuple[Any, ...]) -> Any:
-        this = script(operation)
-        try:
-            return self.client.evalsha(this.sha, 1, self._key, call_id, *args)
-        except NoScriptError:
-            return self.client.eval(this.text, 1, self._key, call_id, *args)
+    def load(self) -> None:
+        """Load all scripts in one round trip, so that no later call has to. Raises the driver's errors."""
+        pipeline = self.client.pipeline(transaction=False)
+        for operation in OPERATIONS:
+            pipeline.execute_command("SCRIPT LOAD", script(operation).text)
+        pipeline.execute()
 
     def unavailable(self, operation: str, exc: BaseException) -> StoreUnavailableError:
         """Return the guard's error for one of the driver's."""
-        return StoreUnavailableError(store=masked(self._url), operation=operation, message=str(exc) or repr(exc))
+        said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+        return StoreUnavailableError(store=self.masked, operation=operation, message=said)
+
+    def misconfigured(self, message: str) -> StoreConfigurationError:
+        """Return the error for a server that cannot keep the promises."""
+        return StoreConfigurationError(f"guard_store {self.masked} {message}")
 
     def close(self) -> None:
-        """Close this process' connections."""
-        client, self._client = self._client, None
-        if client is not None and self._pid == os.getpid():
-            client.close()
+        """Close this process' connections; the next call opens new ones."""
+        pid, client = self._built
+        if pid == os.getpid():
             client.connection_pool.disconnect()
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -69,7 +69,7 @@ _NUMBERS = frozenset(
 
 def text(value: Any) -> str:
     """Return a reply's text."""
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
 
 
 def optional(value: str | None) -> str:
@@ -133,14 +133,13 @@ def begun(item: Any) -> Begun:
 def _begun(item: Any) -> Acquired | Answered | InFlight | Joined | Parked | Mismatch:
     kind = text(item[0])
     if kind == "acquired":
-        lease = Lease(
-            key=text(item[1]), lock_key=text(item[2]), owner=text(item[3]), token=int(item[4]), lease=int(item[5])
-        )
+        key, lock_key, owner = (text(value) for value in item[1:4])
+        lease = Lease(key=key, lock_key=lock_key, owner=owner, token=int(item[4]), lease=int(item[5]))
         return Acquired(
             lease=lease,
             attempt=int(item[6]),
             expires_at=int(item[7]),
-            checkpoint=text(item[8]) if item[8] else None,
+            checkpoint=text(item[8]) if item[8] is not None else None,
         )
     if kind == "answered":
         return Answered(
@@ -148,7 +147,7 @@ def _begun(item: Any) -> Acquired | Answered | InFlight | Joined | Parked | Mism
             reason=text(item[2]),
             result=text(item[3]) if item[3] is not None else None,
             trigger_id=text(item[4]),
-            by=text(item[5]) if item[5] else None,
+            by=text(item[5]) if item[5] is not None else None,
         )
     if kind == "in_flight":
         return InFlight(state=State(text(item[1])))

@@ -7,6 +7,25 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+OPERATIONS = (
+    "begin",
+    "checkpoint",
+    "counts",
+    "end",
+    "executions",
+    "finish",
+    "get",
+    "lose",
+    "now",
+    "purge",
+    "renew",
+    "reserve",
+    "revoke",
+    "sweep",
+    "verify",
+    "withdraw",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
@@ -20,8 +39,8 @@ class Script:
 def script(operation: str) -> Script:
     """Return the script of an operation (a file of ``lua/``)."""
     folder = files(__package__) / "lua"
-    body = (folder / f"{operation}.lua").read_text()
+    body = (folder / f"{operation}.lua").read_text(encoding="utf-8")
     first = body.partition("\n")[0]
     parts = first.removeprefix("-- with:").split() if first.startswith("-- with:") else []
-    text = "\n".join([*((folder / f"{part}.lua").read_text() for part in parts), body])
+    text = "\n".join([*((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts), body])
     return Script(text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

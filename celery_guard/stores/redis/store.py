@@ -1,7 +1,7 @@
 """The Redis store: every method is one Lua script, one round trip, one atomic step.
 
-The rules are those of :mod:`celery_guard.core.rules`, function by function, in ``lua/``. All keys of a namespace
-share one hash tag. Redis Cluster is refused: its clients and slots would spread what one step must see.
+The rules are those of :mod:`celery_guard.core.rules`, function by function, in ``lua/``. All keys of a
+namespace share one hash tag. Redis Cluster is refused: its slots would spread what one step must see.
 """
 
 from __future__ import annotations
@@ -9,83 +9,85 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from redis.exceptions import AuthenticationError, RedisError
-
 from ...core.clock import Clock
-from ...core.contract import Begun, Done, Execution, Finish, Lease, Mismatch, Refused, Reserved, Standing, Sweep, Trigger
-from ...core.errors import StoreConfigurationError
+from ...core.contract import (
+    Begun,
+    Done,
+    Execution,
+    Finish,
+    Finishing,
+    Lease,
+    Mismatch,
+    Refused,
+    Reserved,
+    Standing,
+    Sweep,
+    Trigger,
+)
+from ...core.errors import StoreConfigurationError, TransitionError
+from ...core.rules import ENDINGS
 from ...core.states import State
-from .client import Scripts, masked
+from . import checks
+from .client import Answer, Scripts
 from .codec import FIELDS, answer, begun, dispatches, execution, optional, text, trigger_args
 
 _PAGE = 200
 
 
 class RedisStore:
-    """A :class:`~celery_guard.core.contract.Store` on Redis 6.2 or newer, or Valkey."""
+    """A :class:`~celery_guard.core.contract.Store` on Redis 6.2 or newer, or Valkey.
+
+    May be shared by threads and greenlets, and used on both sides of a fork. A call whose connection breaks
+    is repeated once, so it takes up to twice ``socket_timeout``.
+
+    :param url: see :mod:`celery_guard.stores.redis.address`.
+    :param namespace: what all keys start with, in braces.
+    :param clock: replaces the server's clock, for tests.
+    :param options: of redis-py's connections; the URL wins.
+    """
 
     shared = True
 
-    def __init__(self, url: str, *, namespace: str = "celery_guard", clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, namespace: str = "celery_guard", clock: Clock | None = None, **options: Any
+    ) -> None:
+        if not namespace or set(namespace) & set("{}"):
+            raise StoreConfigurationError(f"namespace {namespace!r} must be a text without braces")
         self.url = url
         self._clock = clock
-        self._scripts = Scripts(url, namespace)
+        self._scripts = Scripts(url, namespace, options)
 
     def __repr__(self) -> str:
-        return f"<RedisStore {masked(self.url)}>"
+        return f"<RedisStore {self._scripts.masked}>"
 
-    def _run(self, operation: str, *args: Any) -> Any:
+    def _ask(self, operation: str, *args: Any) -> Answer:
         now = "" if self._clock is None else str(int(self._clock() * 1000))
         return self._scripts.run(operation, now, *args)
+
+    def _run(self, operation: str, *args: Any) -> Any:
+        return self._ask(operation, *args).values
 
     def now(self) -> int:
         return int(self._run("now")[0])
 
     def check(self) -> Sequence[str]:
-        client = self._scripts.client
-        try:
-            info = client.info()
-        except AuthenticationError as exc:
-            raise StoreConfigurationError(f"guard_store {masked(self.url)} refuses the password: {exc}") from exc
-        except (RedisError, OSError) as exc:
-            raise self._scripts.unavailable("check", exc) from exc
-        if int(info.get("cluster_enabled", 0)):
-            raise StoreConfigurationError(
-                f"guard_store {masked(self.url)} is a node of a Redis Cluster, which is not supported: use a single "
-                "primary, or sentinel://"
-            )
-        warnings = []
-        policy = str(info.get("maxmemory_policy", "noeviction"))
-        if policy != "noeviction":
-            warnings.append(
-                f"guard store {masked(self.url)}: maxmemory-policy is {policy}, so Redis may drop locks and "
-                "executions when memory is short; set it to noeviction or use another server"
-            )
-        if not int(info.get("aof_enabled", 0)) and self._no_snapshots(client):
-            warnings.append(
-                f"guard store {masked(self.url)}: nothing is persisted (appendonly no, no save points), so a restart "
-                "forgets what ran; set appendonly yes"
-            )
-        return warnings
-
-    @staticmethod
-    def _no_snapshots(client: Any) -> bool:
-        try:
-            return not dict(client.config_get("save")).get("save")
-        except (RedisError, OSError):  # CONFIG is forbidden on hosted servers
-            return False
+        return checks.check(self._scripts)
 
     def reserve(self, trigger: Trigger, *, resend_after: int) -> Reserved | Standing | Mismatch:
-        found = self._run("reserve", *trigger_args(trigger), resend_after)[0]
+        (found,), repeated = self._ask("reserve", *trigger_args(trigger), resend_after)
         kind = text(found[0])
         if kind == "reserved":
             return Reserved()
-        if kind == "standing":
-            return Standing(trigger_id=text(found[1]), state=State(text(found[2])))
-        return Mismatch(trigger_id=text(found[1]))
+        if kind == "mismatch":
+            return Mismatch(trigger_id=text(found[1]))
+        standing = Standing(trigger_id=text(found[1]), state=State(text(found[2])))
+        if repeated and standing == Standing(trigger_id=trigger.trigger_id, state=State.PENDING):
+            return Reserved()  # what stands there is what the first try wrote
+        return standing
 
     def withdraw(self, key: str, trigger_id: str) -> bool:
-        return text(self._run("withdraw", key, trigger_id)[0]) == "withdrawn"
+        (found,), repeated = self._ask("withdraw", key, trigger_id)
+        return text(found) == "withdrawn" or (repeated and text(found) in ("missing", "other"))
 
     def begin(self, trigger: Trigger, *, owner: str, retries: int = 0) -> Begun:
         return begun(self._run("begin", *trigger_args(trigger), owner, retries)[0])
@@ -98,6 +100,8 @@ class RedisStore:
 
     def finish(self, finish: Finish) -> Done | Refused:
         lease = finish.lease
+        if finish.state not in Finishing:
+            raise TransitionError(key=lease.key, old=str(State.RUNNING), new=str(finish.state))
         return answer(
             self._run(
                 "finish",
@@ -121,17 +125,18 @@ class RedisStore:
         return answer(self._run("verify", lease.key, lease.owner, lease.token)[0])
 
     def lose(self, key: str, delivery: str, reason: str) -> Done | Refused:
-        return answer(self._run("lose", key, delivery, reason)[0])
+        return _own_work(self._ask("lose", key, delivery, reason), State.LOST, State.DEAD)
 
     def end(
         self, trigger: Trigger, *, state: State, reason: str, delivery: str | None = None, retries: int = 0
     ) -> Done | Refused:
-        return answer(
-            self._run("end", *trigger_args(trigger), str(state), reason, optional(delivery), retries)[0]
-        )
+        if state not in ENDINGS:
+            raise TransitionError(key=trigger.key, old="any state, from outside,", new=str(state))
+        ending = (str(state), reason, optional(delivery), retries)
+        return _own_work(self._ask("end", *trigger_args(trigger), *ending), state)
 
     def revoke(self, key: str, reason: str) -> Done | Refused:
-        return answer(self._run("revoke", key, reason)[0])
+        return _own_work(self._ask("revoke", key, reason), State.REVOKED)
 
     def sweep(self, dispatcher: str, *, ttl: int, limit: int = 100) -> Sweep:
         leader, sent, lost = self._run("sweep", dispatcher, ttl, limit)
@@ -167,3 +172,11 @@ class RedisStore:
 
     def close(self) -> None:
         self._scripts.close()
+
+
+def _own_work(said: Answer, *states: State) -> Done | Refused:
+    """The answer; or where the call was repeated and finds what its first try has done: that."""
+    found = answer(said.values[0])
+    if said.repeated and isinstance(found, Refused) and found.state in states:
+        return Done(state=found.state)
+    return found

@@ -24,7 +24,9 @@ class Answering(Harness):
             scene.begin(one)
         done = scene.finish(held, state, result="42")
         assert sorted(ids(done.dispatches)) == ["id-other-0", "id-other-1", "id-other-2"]
-        assert [d.message for d in done.dispatches] == [scene.known(d.trigger_id).message for d in done.dispatches]
+        assert [d.message for d in done.dispatches] == [
+            scene.known(d.trigger_id).message for d in done.dispatches
+        ]
         for one in joined:
             answer = scene.begin(one).answer
             assert isinstance(answer, Answered)

@@ -41,7 +41,10 @@ class Crowd:
     def round(self, work: Callable[[int, Store], T]) -> list[T]:
         """Do ``work(number, store)`` in all threads at once; return the answers by number."""
         # As many pieces of work as threads, and each waits for all: so each thread has exactly one.
-        return [future.result() for future in [self._threads.submit(self._one, n, work) for n in range(self._size)]]
+        return [
+            future.result()
+            for future in [self._threads.submit(self._one, n, work) for n in range(self._size)]
+        ]
 
     def __enter__(self) -> Self:
         return self
@@ -59,15 +62,22 @@ Attempts = list[tuple[int, int, int]]
 
 
 def compete(opener: Callable[[], Store], name: str, wanted: int) -> Attempts:
-    """Take one lock ``wanted`` times against whoever else wants it, by the store's own time. Runs in a process
-    of its own."""
+    """Take one lock ``wanted`` times against whoever else wants it, by the store's own time.
+
+    Runs in a process of its own."""
     store = opener()
     attempts: Attempts = []
     try:
         for number in itertools.count():
             key = f"{name}-{number}"
             trigger = Trigger(
-                key=key, task=TASK, lock_key=LOCK, trigger_id=key, fingerprint=PAYLOAD, message="", lease=MINUTE
+                key=key,
+                task=TASK,
+                lock_key=LOCK,
+                trigger_id=key,
+                fingerprint=PAYLOAD,
+                message="",
+                lease=MINUTE,
             )
             answer = store.begin(trigger, owner=f"{key}/1").answer
             if not isinstance(answer, Acquired):

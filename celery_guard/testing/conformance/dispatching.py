@@ -1,6 +1,8 @@
-"""The dispatcher: one at a time across all workers; what nobody delivered is sent again, with growing pauses."""
+"""The dispatcher: one at a time across all workers; what nobody delivered is sent once more."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
@@ -76,7 +78,7 @@ class Dispatching(Harness):
             scene.elapse(5000)
             if scene.sweep().dispatches:
                 times.append(scene.now())
-        pauses = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+        pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
         assert pauses[0] <= 2 * RESEND
         assert pauses == sorted(pauses)
         assert pauses[-1] == pauses[-2] == RESEND_MAX

@@ -93,9 +93,7 @@ class Exclusion(Harness):
         trigger: Trigger = scene.trigger("a", lease=12_345)
         owner = scene.owner()
         held = scene.acquire(trigger, owner=owner)
-        assert held.lease == Lease(
-            key="a", lock_key=LOCK, owner=owner, token=held.lease.token, lease=12_345
-        )
+        assert held.lease == Lease(key="a", lock_key=LOCK, owner=owner, token=held.lease.token, lease=12_345)
         assert held.expires_at == scene.now() + 12_345
         found = scene.record("a")
         assert (found.owner, found.token, found.attempt) == (owner, held.lease.token, 1)

@@ -29,8 +29,8 @@ class Harness:
     own_time: ClassVar[bool] = True
 
     def connect(self, clock: Clock | None) -> Store:
-        """Return a new, separate connection to the same store. ``clock`` replaces the store's time where it is
-        given. Called from any thread; the connection is used by one thread at a time."""
+        """Return a new, separate connection to the same store. ``clock`` replaces the store's time where it
+        is given. Called from any thread; the connection is used by one thread at a time."""
         raise NotImplementedError("say how to connect to the store")
 
     def wipe(self) -> None:

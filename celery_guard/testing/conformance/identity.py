@@ -175,6 +175,20 @@ class Identity(Harness):
         scene.acquire(scene.trigger("a", lock_key="a", trigger_id="same"))
         scene.acquire(scene.trigger("b", lock_key="b", trigger_id="same"))
 
+    def test_empty_text_is_not_nothing(self, scene: Scene) -> None:
+        trigger = scene.trigger(lease=MINUTE)
+        held = scene.acquire(trigger)
+        assert (held.checkpoint, scene.record().checkpoint) == (None, None)
+        scene.store.checkpoint(held.lease, "")
+        assert scene.record().checkpoint == ""
+        scene.elapse(MINUTE)
+        second = scene.acquire(trigger)
+        assert second.checkpoint == ""
+        scene.finish(second, result="")
+        answer = scene.begin(trigger).answer
+        assert isinstance(answer, Answered)
+        assert answer.result == ""
+
     def test_text_is_kept_as_it_is(self, scene: Scene) -> None:
         text = "é ☃ 🛫 '\"\\ %s {} \n\t" + "x" * 200_000
         trigger = scene.trigger(message=text, overlap=Overlap.WAIT)

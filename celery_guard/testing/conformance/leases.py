@@ -48,7 +48,7 @@ class Leases(Harness):
         held = scene.acquire(scene.trigger(lease=MINUTE))
         for _ in range(5):
             scene.elapse(MINUTE - 1)
-            assert accepted(*scene.store.renew([held.lease]), State.RUNNING)
+            assert accepted(scene.renew(held.lease), State.RUNNING)
             assert scene.record().expires_at == scene.now() + MINUTE
             assert scene.sweep().lost == []
         scene.elapse(MINUTE)
@@ -67,7 +67,9 @@ class Leases(Harness):
         scene.store.revoke("7", "")
         leases = [one.lease for one in reversed(held)] + [held[0].lease]
         answers = scene.store.renew(leases)
-        refused = [lease.key for lease, answer in zip(leases, answers, strict=True) if type(answer) is Refused]
+        refused = [
+            lease.key for lease, answer in zip(leases, answers, strict=True) if type(answer) is Refused
+        ]
         assert refused == ["7", "3"]
 
     def test_renewing_nothing_is_nothing(self, scene: Scene) -> None:
@@ -133,7 +135,9 @@ class Leases(Harness):
             answer = live.begin(rival).answer
             return (answer, live.now()) if isinstance(answer, Acquired) else None
 
-        rival, after = wait_until(taken, 10, "the rival to begin", interval=0.002) or pytest.fail()
+        took = wait_until(taken, 10, "the rival to begin", interval=0.002)
+        assert took is not None
+        rival, after = took
         assert after >= held.expires_at
         assert rival.lease.token > held.lease.token
         assert isinstance(live.end(held), Refused)
@@ -142,7 +146,7 @@ class Leases(Harness):
         held = live.acquire(live.trigger(lease=2000))
 
         def renewed_past_its_first_end() -> bool:
-            assert accepted(*live.store.renew([held.lease]), State.RUNNING)
+            assert accepted(live.renew(held.lease), State.RUNNING)
             return live.now() > held.expires_at
 
         wait_until(renewed_past_its_first_end, 10)
@@ -161,7 +165,7 @@ class Leases(Harness):
         assert abs(rival.now() - int(real() * 1000)) < 5 * MINUTE
         assert isinstance(rival.begin(live.trigger("rival"), owner="r/1").answer, Answered)
         assert isinstance(rival.verify(held.lease), Done)
-        assert accepted(*rival.renew([held.lease]), State.RUNNING)
+        assert accepted(rival.renew([held.lease])[0], State.RUNNING)
         expires_at = live.record().expires_at
         assert expires_at is not None
         assert abs(expires_at - int(real() * 1000) - MINUTE) < MINUTE // 2

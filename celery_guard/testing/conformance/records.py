@@ -14,6 +14,11 @@ from celery_guard.testing.conformance.scene import LOCK, MINUTE, TASK, Scene
 
 LEASE = Lease(key="one", lock_key=LOCK, owner="mine/1", token=1, lease=1000)
 
+METHODS = [
+    *("now", "check", "reserve", "withdraw", "begin", "renew", "finish", "checkpoint", "verify", "lose"),
+    *("end", "revoke", "sweep", "get", "executions", "counts", "purge"),
+]
+
 
 class Records(Harness):
     """``get``, ``executions``, ``counts``, ``purge``, ``check``, ``close``."""
@@ -118,17 +123,13 @@ class Records(Harness):
         assert found is not None
         assert found.state is State.RUNNING
 
-    @pytest.mark.parametrize(
-        "method",
-        ["now", "check", "reserve", "withdraw", "begin", "renew", "finish", "checkpoint", "verify", "lose", "end"]
-        + ["revoke", "sweep", "get", "executions", "counts", "purge"],
-    )
+    @pytest.mark.parametrize("method", METHODS)
     def test_every_error_of_the_driver_is_store_unavailable(self, scene: Scene, method: str) -> None:
         store = self.unreachable()
         trigger = scene.trigger()
         calls = {
-            "now": lambda: store.now(),
-            "check": lambda: store.check(),
+            "now": store.now,
+            "check": store.check,
             "reserve": lambda: store.reserve(trigger, resend_after=1),
             "withdraw": lambda: store.withdraw("one", "id-one"),
             "begin": lambda: store.begin(trigger, owner="mine/1"),
@@ -142,8 +143,8 @@ class Records(Harness):
             "sweep": lambda: store.sweep("dispatcher", ttl=1000),
             "get": lambda: store.get("one"),
             "executions": lambda: list(store.executions()),
-            "counts": lambda: store.counts(),
-            "purge": lambda: store.purge(),
+            "counts": store.counts,
+            "purge": store.purge,
         }
         with pytest.raises(StoreUnavailableError) as caught:
             calls[method]()

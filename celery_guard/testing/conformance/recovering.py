@@ -1,4 +1,4 @@
-"""Recovery: a dead process's work goes on elsewhere, with a higher token, or ends as dead; and explicit replay."""
+"""Recovery: a dead process's work goes on elsewhere with a higher token, or ends as dead; explicit replay."""
 
 from __future__ import annotations
 

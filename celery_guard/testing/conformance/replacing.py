@@ -1,4 +1,4 @@
-"""``replace``: the newcomer takes the lease with a newer token; every later write of the old one is refused."""
+"""``replace``: the newcomer takes the lease with a newer token; the old one's later writes are refused."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ class Reserving(Harness):
         trigger = scene.trigger()
         scene.store.reserve(trigger, resend_after=MINUTE)
         before = scene.record()
-        assert scene.store.reserve(trigger, resend_after=0) == Standing(trigger_id="id-one", state=State.PENDING)
+        assert scene.store.reserve(trigger, resend_after=0) == Standing(
+            trigger_id="id-one", state=State.PENDING
+        )
         assert scene.record() == before
 
     def test_another_payload_is_a_mismatch(self, scene: Scene) -> None:

@@ -164,6 +164,11 @@ class Scene:
         assert isinstance(done, Done), done
         return done
 
+    def renew(self, lease: Lease) -> Done | Refused:
+        """Renew one lease."""
+        (answer,) = self.store.renew([lease])
+        return answer
+
     def sweep(self, dispatcher: str = "dispatcher", *, ttl: int = 1000, limit: int = 100) -> Sweep:
         """Sweep once, as the one dispatcher there is."""
         swept = self.store.sweep(dispatcher, ttl=ttl, limit=limit)
@@ -189,7 +194,8 @@ class Scene:
 
         Returns the keys of the executions that ran, in the order they did.
         """
-        waiting, ran = list(dispatches), []
+        waiting = list(dispatches)
+        ran: list[str] = []
         for _ in range(100_000):
             if not waiting:
                 return ran

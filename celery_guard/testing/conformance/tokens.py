@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from celery_guard.core.contract import Acquired
@@ -11,6 +13,10 @@ from celery_guard.core.states import State
 from celery_guard.testing.conformance.harness import Harness
 from celery_guard.testing.conformance.scene import MINUTE, Scene
 from celery_guard.testing.waiting import wait_until
+
+
+def _later_than(scene: Scene, then: int) -> bool:
+    return scene.now() > then
 
 
 class Tokens(Harness):
@@ -112,7 +118,7 @@ class Tokens(Harness):
         for name in ("after", "again"):
             seen = live.now()
             self.wipe()
-            wait_until(lambda seen=seen: live.now() > seen, 10)
+            wait_until(partial(_later_than, live, seen), 10)
             held = self._next(live, name, held)
 
     def test_on_the_stores_own_time_over_a_restart(self, live: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Waiting: ``wait`` and ``queue`` park a trigger in the store; first in, first out; nothing is dropped silently."""
+"""Waiting: ``wait`` and ``queue`` park a trigger in the store; first in, first out; no silent drop."""
 
 from __future__ import annotations
 

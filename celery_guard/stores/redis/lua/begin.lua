@@ -6,6 +6,7 @@ local function begin()
   local record = load(trigger.key)
   if not record or (FINAL[record.state] and not _answers(record, trigger)) then
     if record and trigger.reopen and REOPENABLE[record.state] then
+      if _mismatch(record, trigger) then return begun({ 'mismatch', record.trigger_id }) end
       record = _reopened(record, trigger)
     else
       record = _new(trigger, record)

@@ -19,7 +19,9 @@ local function _answer(record, trigger)
   local text = follower(record, trigger.trigger_id)
   if (text and text ~= '') or (record.due_at and trigger.trigger_id == record.trigger_id) then
     if text then set_follower(record, trigger.trigger_id, '') end
-    if record.unanswered == 0 then record.due_at = nil end
+    -- See rules.py: its own message wants an answer too.
+    local owed = trigger.trigger_id ~= record.trigger_id and record.state ~= 'succeeded' and record.state ~= 'failed'
+    if not owed and record.unanswered == 0 then record.due_at = nil end
     save(record)
   end
   return answered(record, record.result)
@@ -37,6 +39,7 @@ local function _start(this, record, trigger, owner, retries)
   record.owner, record.token = owner, this.token
   record.attempt = record.attempt + 1
   record.sends = 0
+  record.deadline = nil
   record.started_at = now
   record.expires_at = now + record.lease
   record.due_at = record.expires_at
@@ -119,7 +122,9 @@ end
 local function _acquire(this, record, trigger, owner, retries)
   if trigger.overlap == 'allow' then return _start(this, record, trigger, owner, retries) end
   local holder = _holder(this)
-  if holder and holder.key == record.key then holder = nil end
+  if holder and holder.key == record.key then
+    return _start(this, record, trigger, owner, retries) -- it kept the lock between two tries
+  end
   local first = head(this.lock_key)
   if not holder and (not first or first.key == record.key) then
     return _start(this, record, trigger, owner, retries)

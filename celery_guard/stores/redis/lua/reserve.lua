@@ -6,6 +6,7 @@ if record and (not FINAL[record.state] or _answers(record, trigger)) then
   return { ARGV[1], { 'standing', record.trigger_id, record.state } }
 end
 if record and trigger.reopen and REOPENABLE[record.state] then
+  if _mismatch(record, trigger) then return { ARGV[1], { 'mismatch', record.trigger_id } } end
   record = _reopened(record, trigger)
 else
   record = _new(trigger, record)

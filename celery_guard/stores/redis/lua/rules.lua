@@ -136,7 +136,7 @@ local function _reopened(record, trigger)
   _move(record, 'pending', 'replayed')
   record.trigger_id, record.message, record.source = trigger.trigger_id, trigger.message, trigger.source
   record.lost_attempts, record.retries, record.sends = 0, 0, 0
-  record.finished_at, record.keep_until = nil, nil
+  record.finished_at, record.keep_until, record.deadline = nil, nil, nil
   record.result = nil
   return record
 end

@@ -280,6 +280,12 @@ local function set_follower(record, id, message)
   call('HSET', NS .. 'f:' .. record.key, id, place .. ':' .. message)
 end
 
+-- Forget one that has no answer yet. `followers` counts the places ever given, so no place is given twice.
+local function drop_follower(record, id)
+  call('HDEL', NS .. 'f:' .. record.key, id)
+  record.unanswered = record.unanswered - 1
+end
+
 -- Those that have no answer yet, in the order in which they came.
 local function unanswered(key)
   local found, flat = {}, call('HGETALL', NS .. 'f:' .. key)

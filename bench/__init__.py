@@ -1,0 +1,1 @@
+"""``python -m bench``: what the guard costs beside plain Celery and its peers. It asserts nothing."""
