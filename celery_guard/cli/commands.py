@@ -20,16 +20,24 @@ from ..core.states import State
 _LOOK_AT = 1_000_000
 
 
-def _install(sender: Any = None, **kwargs: Any) -> None:
-    from ..worker.install import install
+def _worker_starts(instance: Any = None, **kwargs: Any) -> None:
+    if instance is not None and instance.app.conf.get("guard_store"):
+        from ..worker.install import install
 
-    app = getattr(sender, "app", None) or kwargs.get("instance") and kwargs["instance"].app
-    if app is not None and app.conf.get("guard_store"):
-        install(app)
+        install(instance.app)
 
 
-signals.celeryd_init.connect(lambda sender=None, instance=None, **_: _install(instance), weak=False)
-signals.beat_init.connect(lambda sender=None, **_: _install(sender), weak=False)
+def _beat_starts(sender: Any = None, **kwargs: Any) -> None:
+    if sender is not None and sender.app.conf.get("guard_store"):
+        from ..worker.beat import follow
+        from ..worker.install import install
+
+        install(sender.app)
+        follow(sender.scheduler)
+
+
+signals.celeryd_init.connect(_worker_starts, weak=False, dispatch_uid="celery_guard.cli.worker")
+signals.beat_init.connect(_beat_starts, weak=False, dispatch_uid="celery_guard.cli.beat")
 
 
 def _app(context: click.Context) -> Any:
@@ -50,7 +58,9 @@ def guard() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.pass_context
-def executions(context: click.Context, task: str | None, state: str | None, limit: int, as_json: bool) -> None:
+def executions(
+    context: click.Context, task: str | None, state: str | None, limit: int, as_json: bool
+) -> None:
     """List recorded executions, newest first."""
     looked_at = limit if state is None else _LOOK_AT
     found = _read(context, lambda store: store.executions(task=task, limit=looked_at))

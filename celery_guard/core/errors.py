@@ -96,9 +96,7 @@ class OutcomeError(GuardError):
 class ExecutionDeadError(OutcomeError):
     """``max_attempts`` attempts were lost; the execution will not be tried again by itself."""
 
-    template = (
-        "execution {key!r} is dead: {reason}. Find out what kills its workers, then send it again"
-    )
+    template = "execution {key!r} is dead: {reason}. Find out what kills its workers, then send it again"
 
 
 class LockTimeoutError(OutcomeError):

@@ -76,7 +76,9 @@ class Heartbeat:
         for session, answer in zip(sessions, answers, strict=True):
             if isinstance(answer, Refused):
                 session.mark_lost(answer.reason)
-                logger.warning("lease of %s (token %s) is lost: %s", session.key, session.token, answer.reason)
+                logger.warning(
+                    "lease of %s (token %s) is lost: %s", session.key, session.token, answer.reason
+                )
             else:
                 session.renewed(asked_at)
 

@@ -177,7 +177,6 @@ class Unit(Protocol):
         """Note that the record has just changed its state (counters, history)."""
 
 
-
 # --- small steps ----------------------------------------------------------------------------------------
 
 
@@ -201,7 +200,7 @@ def _move(unit: Unit, record: Record, state: State, reason: str = "", by: str | 
 
 
 def _backoff(record: Record, now: int) -> int:
-    return now + min(RESEND * 2 ** min(record.sends, 16), RESEND_MAX)
+    return now + min(RESEND << min(record.sends, 16), RESEND_MAX)
 
 
 def _notice(unit: Unit, record: Record) -> Iterator[Dispatch]:
@@ -398,7 +397,7 @@ def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
             return Begun(answer=InFlight(state=record.state))
         held = lock if record.lock_key == lock.lock_key else unit.lock(record.lock_key)
         dispatches = _lost(unit, held, record, "its lease ended")
-        if record.state.final:
+        if record.lost_attempts >= record.max_attempts:  # dead
             return Begun(answer=_answer(unit, record, trigger), dispatches=dispatches)
         begun = _acquire(unit, lock, record, trigger, owner, retries)
         return Begun(answer=begun.answer, dispatches=[*dispatches, *begun.dispatches])
@@ -406,7 +405,9 @@ def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
 
 
 def _acquired(record: Record) -> Acquired:
-    assert record.owner is not None and record.token is not None and record.expires_at is not None
+    assert record.owner is not None
+    assert record.token is not None
+    assert record.expires_at is not None
     lease = Lease(
         key=record.key, lock_key=record.lock_key, owner=record.owner, token=record.token, lease=record.lease
     )
@@ -435,9 +436,7 @@ def _answer(unit: Unit, record: Record, trigger: Trigger) -> Answered:
     )
 
 
-def _acquire(
-    unit: Unit, lock: Lock, record: Record, trigger: Trigger, owner: str, retries: int
-) -> Begun:
+def _acquire(unit: Unit, lock: Lock, record: Record, trigger: Trigger, owner: str, retries: int) -> Begun:
     if trigger.overlap is Overlap.ALLOW:
         return _start(unit, lock, record, trigger, owner, retries)
     holder = _holder(unit, lock)
@@ -554,9 +553,7 @@ def _replace(
         return _turned(unit, record, State.SKIPPED, f"{holder.key} is newer and holds the lock", holder.key)
     dispatches: list[Dispatch] = []
     if holder.state is State.RUNNING:
-        dispatches = _end_passively(
-            unit, holder, State.REPLACED, f"{record.key} took its place", record.key
-        )
+        dispatches = _end_passively(unit, holder, State.REPLACED, f"{record.key} took its place", record.key)
     else:
         dispatches = _end_passively(unit, holder, State.SKIPPED, f"{record.key} took its place", record.key)
     begun = _start(unit, lock, record, trigger, owner, retries)
@@ -689,6 +686,10 @@ def lose(unit: Unit, key: str, delivery: str, reason: str) -> Done | Refused:
     return Done(state=record.state, dispatches=dispatches)
 
 
+def _of_delivery(record: Record, delivery: str | None) -> bool:
+    return delivery is not None and (record.owner or "").startswith(delivery + "/")
+
+
 def end(
     unit: Unit, trigger: Trigger, state: State, reason: str, delivery: str | None, retries: int
 ) -> Done | Refused:
@@ -699,13 +700,13 @@ def end(
     record = unit.load(trigger.key)
     if record is None or (record.state.final and not _answers(record, trigger, unit.now)):
         record = _new(unit, trigger, record)
-    elif record.state.final or record.trigger_id != trigger.trigger_id or retries < record.retries:
-        return Refused(reason="superseded", state=record.state)
-    elif record.state is State.RUNNING and (
-        delivery is None or not (record.owner or "").startswith(delivery + "/")
+    elif (
+        record.state.final
+        or record.trigger_id != trigger.trigger_id
+        or retries < record.retries
+        or (record.state is State.RUNNING and not _of_delivery(record, delivery))
+        or not may_move(record.state, state)
     ):
-        return Refused(reason="superseded", state=record.state)
-    elif not may_move(record.state, state):
         return Refused(reason="superseded", state=record.state)
     return _ended(unit, lock, record, state, reason)
 
@@ -782,7 +783,9 @@ def _attend_final(unit: Unit, record: Record) -> list[Dispatch]:
     sent = []
     if record.state not in (State.SUCCEEDED, State.FAILED):
         sent.append(
-            Dispatch(key=record.key, trigger_id=record.trigger_id, message=record.message, why=str(record.state))
+            Dispatch(
+                key=record.key, trigger_id=record.trigger_id, message=record.message, why=str(record.state)
+            )
         )
     sent.extend(_notice(unit, record))
     record.due_at = _backoff(record, unit.now)

@@ -16,6 +16,7 @@ from ..core import rules
 from ..core.clock import Clock, system_clock
 from ..core.contract import (
     Begun,
+    Dispatch,
     Done,
     Execution,
     Finish,
@@ -107,7 +108,8 @@ class MemoryStore:
                 for key, record in self._records.items()
                 if record.due_at is not None and record.due_at <= unit.now
             )
-            dispatches, lost = [], []
+            dispatches: list[Dispatch] = []
+            lost: list[str] = []
             for _, key in due[:limit]:
                 sent, gone = rules.attend(unit, key)
                 dispatches.extend(sent)

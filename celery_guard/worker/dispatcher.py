@@ -60,7 +60,9 @@ class Dispatcher:
                 busy = self.sweep(store)
                 failing = False
             except StoreError as exc:
-                logger.log(logging.DEBUG if failing else logging.ERROR, "%s; recovery waits for the store", exc)
+                logger.log(
+                    logging.DEBUG if failing else logging.ERROR, "%s; recovery waits for the store", exc
+                )
                 failing = True
             except Exception:  # the net below everything must not tear
                 logger.exception("unexpected error, going on")
@@ -97,7 +99,7 @@ class Dispatcher:
                     logger.error("could not send %s (%s): %r", dispatch.key, dispatch.why, exc)
 
 
-class DispatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class DispatcherStep(bootsteps.StartStopStep):
     """Prepares a worker for guarded tasks and runs its dispatcher."""
 
     requires = {"celery.worker.components:Pool"}

@@ -105,10 +105,9 @@ def send(app: Any, envelope: Envelope, *, producer: Any = None) -> None:
     if not envelope.exchange and envelope.routing_key in app.amqp.queues:
         declare = [app.amqp.queues[envelope.routing_key]]
     properties = {name: value for name, value in envelope.properties.items() if value is not None}
-    if "expiration" in properties:
-        # the broker's own time to live counts from now and would keep a late message alive; the header's
-        # ``expires`` is the truth and the worker looks at it
-        del properties["expiration"]
+    # the broker's own time to live counts from now and would keep a late message alive; the header's
+    # ``expires`` is the truth and the worker looks at it
+    properties.pop("expiration", None)
     with app.producer_or_acquire(producer) as publisher:
         publisher.publish(
             envelope.body,

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 
@@ -92,7 +92,9 @@ class Delivery:
         """Run the body if this delivery may, and return what Celery is to store for it."""
         asked_at = time.monotonic()
         try:
-            begun = self.runtime.store.begin(self.trigger, owner=self.owner, retries=self.request.retries or 0)
+            begun = self.runtime.store.begin(
+                self.trigger, owner=self.owner, retries=self.request.retries or 0
+            )
         except StoreUnavailableError as exc:
             return self._store_is_down(body, exc)
         if begun.dispatches:
@@ -110,7 +112,9 @@ class Delivery:
             case Parked() if self.request.is_eager:
                 return self._cannot_wait()
             case Parked(ahead=ahead):
-                raise Ignore(f"{self.trigger.key} waits in the store for {self.trigger.lock_key}, {ahead} ahead")
+                raise Ignore(
+                    f"{self.trigger.key} waits in the store for {self.trigger.lock_key}, {ahead} ahead"
+                )
             case Mismatch(trigger_id=other):
                 raise PayloadMismatchError(key=self.trigger.key, trigger_id=other)
 
@@ -160,12 +164,12 @@ class Delivery:
             self.runtime.heartbeat.remove(session)
             self.request.__dict__.pop(SESSION, None)
 
-    def _stopped(self, session: Session) -> None:
+    def _stopped(self, session: Session) -> NoReturn:
         reason = session.lost or "superseded"
         logger.warning("%s (token %s) stopped: its lease is lost, %s", session.key, session.token, reason)
         self._drop(reason)
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, reason: str) -> NoReturn:
         """This attempt is over and says nothing. Where the record itself is gone, nobody else has the work: the
         message goes back to the broker."""
         if reason == "missing":
@@ -197,12 +201,16 @@ class Delivery:
             if self.request.is_eager:  # the next try runs inside this call, as its own begin
                 self._finish(
                     session,
-                    Finish(lease=session.lease, state=State.RETRYING, retries=(self.request.retries or 0) + 1),
+                    Finish(
+                        lease=session.lease, state=State.RETRYING, retries=(self.request.retries or 0) + 1
+                    ),
                 )
                 return
             self._finish(
                 session,
-                Finish(lease=session.lease, state=State.FAILED, reason="Retry was raised, but no message sent"),
+                Finish(
+                    lease=session.lease, state=State.FAILED, reason="Retry was raised, but no message sent"
+                ),
             )
             return
         delay = _delay(envelope)
@@ -229,7 +237,8 @@ class Delivery:
             )
         else:
             self._finish(
-                session, Finish(lease=session.lease, state=State.FAILED, reason=f"rejected: {exc.reason}"[:500])
+                session,
+                Finish(lease=session.lease, state=State.FAILED, reason=f"rejected: {exc.reason}"[:500]),
             )
 
     def _finish_ignored(self, session: Session) -> None:
@@ -268,9 +277,13 @@ class Delivery:
             except StoreUnavailableError as exc:
                 if session.lost is not None:
                     if self.guard.on_store_error == "run":
-                        logger.error("%s: %s; its end is reported unrecorded (on_store_error='run')", session.key, exc)
+                        logger.error(
+                            "%s: %s; its end is reported unrecorded (on_store_error='run')", session.key, exc
+                        )
                         return Done(state=finish.state)
-                    raise Reject(f"{session.key} ended, but the store did not take it: {exc}", requeue=True) from exc
+                    raise Reject(
+                        f"{session.key} ended, but the store did not take it: {exc}", requeue=True
+                    ) from exc
                 logger.warning("%s: %s; trying again while the lease holds", session.key, exc)
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
@@ -300,7 +313,9 @@ class Delivery:
         guard = replace(self.header, deferrals=self.header.deferrals + 1).data()
         try:
             send(self.task.app, self.envelope.delayed(guard, pause))
-        except Exception as error:  # the broker is down as well: keep the message where it is, but not in a hot loop
+        except (
+            Exception
+        ) as error:  # the broker is down as well: keep the message where it is, but not in a hot loop
             logger.error("%s: %s, and its message could not be deferred: %r", self.trigger.key, exc, error)
             time.sleep(min(pause, 5.0))
             raise Reject(str(exc), requeue=True) from exc

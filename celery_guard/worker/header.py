@@ -43,9 +43,8 @@ class Header:
             data["options"] = dict(self.options)
         if self.source != "call":
             data["src"] = self.source
-        for name, value in (("entry", self.entry), ("due", self.due), ("key", self.key)):
-            if value is not None:
-                data[name] = value
+        more = {"entry": self.entry, "due": self.due, "key": self.key}
+        data.update({name: value for name, value in more.items() if value is not None})
         if self.deferrals:
             data["deferrals"] = self.deferrals
         return data
@@ -62,7 +61,9 @@ def read(value: Any, where: str) -> Header:
             ) from None
     if not isinstance(value, Mapping):
         raise OptionError(
-            where=where, option=None, message=f"header {HEADER!r} must be a mapping, not {type(value).__name__}"
+            where=where,
+            option=None,
+            message=f"header {HEADER!r} must be a mapping, not {type(value).__name__}",
         )
     if "v" not in value:
         return Header(options=check_mapping(value, where))

@@ -85,7 +85,7 @@ def identify(
     due = datetime.fromtimestamp(header.due / 1000, UTC) if header.due is not None else None
     if due is not None and app.timezone is not None:
         due = due.astimezone(app.timezone)
-    shared = {"task": name, "arguments": arguments, "args": args, "kwargs": kwargs}
+    shared: dict[str, Any] = {"task": name, "arguments": arguments, "args": args, "kwargs": kwargs}
     if header.key is not None:
         key = header.key
     elif guard.key is not None:
@@ -114,7 +114,9 @@ def identify(
         overlap=Overlap(guard.overlap),
         lease=milliseconds(guard.lease) or 60_000,
         max_attempts=guard.max_attempts,
-        keep=max(int(app.conf.get("guard_keep") or KEEP), KEEP_DUE if guard.key and _names_due(guard.key) else 0),
+        keep=max(
+            int(app.conf.get("guard_keep") or KEEP), KEEP_DUE if guard.key and _names_due(guard.key) else 0
+        ),
         unique_for=_window(app, guard),
         once_per_key=header.due is not None and (guard.key is None or _names_due(guard.key)),
         reopen=header.source == "replay",

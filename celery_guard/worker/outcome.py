@@ -76,7 +76,9 @@ def encode_exception(task: Any, exc: BaseException) -> str:
         data = task.backend.prepare_exception(exc, serializer="json")
         text = json.dumps({"exc": data}, default=str)
     except Exception:
-        text = json.dumps({"exc": {"exc_type": type(exc).__name__, "exc_message": [str(exc)], "exc_module": None}})
+        text = json.dumps(
+            {"exc": {"exc_type": type(exc).__name__, "exc_message": [str(exc)], "exc_module": None}}
+        )
     return text if len(text) <= MAX_RESULT else "{}"
 
 
@@ -182,4 +184,13 @@ def stand_in(task: Any, value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-__all__ = ["EncodeError", "answer", "decode_result", "encode_exception", "encode_result", "marker", "outcome_of", "stand_in"]
+__all__ = [
+    "EncodeError",
+    "answer",
+    "decode_result",
+    "encode_exception",
+    "encode_result",
+    "marker",
+    "outcome_of",
+    "stand_in",
+]

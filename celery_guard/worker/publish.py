@@ -93,7 +93,9 @@ class GuardedSendTask:
             )
         options["headers"] = {**headers, HEADER: header.data()}
         if delivery is not None:
-            return self._original(name, args, kwargs, **{**options, "producer": _Catching(self._app, delivery)})
+            return self._original(
+                name, args, kwargs, **{**options, "producer": _Catching(self._app, delivery)}
+            )
         if trigger is not None and _recorded(guard, header):
             return self._record(name, args, kwargs, options, trigger)
         return self._original(name, args, kwargs, **options)
@@ -104,7 +106,9 @@ class GuardedSendTask:
             try:
                 return self._original(name, args, kwargs, **{**options, "producer": recording})
             except _Stands as stands:
-                logger.info("%s: trigger %s already stands for it; nothing published", trigger.key, stands.trigger_id)
+                logger.info(
+                    "%s: trigger %s already stands for it; nothing published", trigger.key, stands.trigger_id
+                )
                 return (options.get("result_cls") or self._app.AsyncResult)(stands.trigger_id)
 
 
@@ -117,13 +121,15 @@ def _header(name: str, own: Any, carried: Any) -> Header | None:
         where = f"guard of apply_async for task {name!r}"
         if isinstance(own, Guard) and any(callable(getattr(own, option)) for option in ("scope", "key")):
             raise OptionError(
-                where=where, option="key", message="a callable cannot travel in a message; declare it on the task"
+                where=where,
+                option="key",
+                message="a callable cannot travel in a message; declare it on the task",
             )
         header = replace(header, options={**header.options, **check_mapping(own, where)})
     return header
 
 
-def eager_headers(task: Any, own: Any, headers: Any) -> dict[str, Any] | None:
+def eager_headers(task: Any, own: Any, headers: dict[str, Any] | None) -> dict[str, Any] | None:
     """The headers of a call that runs here and now: options are checked as for a published one."""
     found = dict(headers or {})
     header = _header(task.name, own, found.pop(HEADER, None))
@@ -135,9 +141,10 @@ def eager_headers(task: Any, own: Any, headers: Any) -> dict[str, Any] | None:
 
 def _origin(header: Header, delivery: Any) -> Header:
     if delivery is not None:  # the next try of a running execution: same execution, same place in the queue
+        own: Header = delivery.header
         return replace(
-            delivery.header,
-            options={**delivery.header.options, **header.options},
+            own,
+            options={**own.options, **header.options},
             key=delivery.trigger.key,
             deferrals=0,
         )
@@ -176,7 +183,8 @@ def _envelope(producer: Any, body: Any, options: dict[str, Any]) -> Envelope:
         exchange=getattr(exchange, "name", exchange),
         routing_key=options.get("routing_key") or "",
         properties={
-            name: options.get(name) for name in ("priority", "reply_to", "correlation_id", "delivery_mode", "expiration")
+            name: options.get(name)
+            for name in ("priority", "reply_to", "correlation_id", "delivery_mode", "expiration")
         },
     )
 

@@ -28,7 +28,7 @@ from .runtime import runtime_of
 logger = logging.getLogger("celery_guard")
 
 
-class GuardedRequest(Request):  # type: ignore[misc]
+class GuardedRequest(Request):
     """A request whose fate is told to the guard's store."""
 
     def __init__(self, message: Any, **kwargs: Any) -> None:
@@ -100,7 +100,9 @@ class GuardedRequest(Request):  # type: ignore[misc]
         delivery = self._guard_id if own else None
         return self._tell(
             what,
-            lambda store, trigger: store.end(trigger, state=state, reason=what, delivery=delivery, retries=retries),
+            lambda store, trigger: store.end(
+                trigger, state=state, reason=what, delivery=delivery, retries=retries
+            ),
         )
 
     # -- what happened -----------------------------------------------------------------------------------
@@ -128,7 +130,9 @@ class GuardedRequest(Request):  # type: ignore[misc]
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> Any:
         state = State.EXPIRED if expired else State.REVOKED
-        self._end(f"{reason} by Celery" if not expired else "it expired before it started", state, own=terminated)
+        self._end(
+            f"{reason} by Celery" if not expired else "it expired before it started", state, own=terminated
+        )
         return super()._announce_revoked(reason, terminated, signum, expired)
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:

@@ -96,7 +96,10 @@ class Runtime:
             except Exception as exc:  # whatever a broker raises
                 complete = False
                 logger.warning(
-                    "could not send the message of %s (%s): %r; the dispatcher will", dispatch.key, dispatch.why, exc
+                    "could not send the message of %s (%s): %r; the dispatcher will",
+                    dispatch.key,
+                    dispatch.why,
+                    exc,
                 )
         return complete
 
@@ -106,7 +109,7 @@ _mutex = threading.Lock()
 
 
 def _fresh_mutex() -> None:
-    global _mutex
+    global _mutex  # noqa: PLW0603 - a lock held by another thread at fork would never be freed
     _mutex = threading.Lock()
 
 

@@ -33,10 +33,10 @@ class Guarding:
             # ``guard=Guard(...)`` of the decorator lands here; ``self.guard`` is the session of a running body
             declared = cls.__dict__["guard"]
             name = cls.__dict__.get("name") or cls.__name__
-            del cls.guard  # type: ignore[misc]
+            del cls.guard
             cls.guard_options = None if declared is None else parse(declared, f"guard of task {name!r}")
         if "__call__" in cls.__dict__:
-            cls.__call__ = _outermost(cls.__dict__["__call__"])  # type: ignore[attr-defined]
+            cls.__call__ = _outermost(cls.__dict__["__call__"])  # type: ignore[method-assign]
 
     @property
     def guard(self) -> Session | Unguarded:

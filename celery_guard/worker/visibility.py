@@ -33,7 +33,7 @@ def refresh(connection: Any) -> int:
             chunk = tags[start : start + _CHUNK]
             now = time.time()
             with channel.conn_or_acquire() as client:
-                client.zadd(channel.unacked_index_key, {tag: now for tag in chunk}, xx=True)
+                client.zadd(channel.unacked_index_key, dict.fromkeys(chunk, now), xx=True)
             refreshed += len(chunk)
     return refreshed
 
@@ -48,7 +48,7 @@ def _held(qos: Any) -> list[Any]:
     return []
 
 
-class VisibilityStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class VisibilityStep(bootsteps.StartStopStep):
     """Keeps a Redis broker from copying messages that this worker holds. Off with
     ``guard_hold_visibility = False``."""
 

@@ -28,7 +28,9 @@ def _base(server: Any) -> str:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, lab_redis: RedisServer, request: pytest.FixtureRequest) -> Iterator[Callable[..., Lab]]:
+def lab(
+    tmp_path: Path, lab_redis: RedisServer, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Lab]]:
     """Makes a lab on Redis; options as :class:`Lab` has them."""
     labs: list[Lab] = []
     base = _base(lab_redis)

@@ -16,7 +16,7 @@ from celery_guard.testing.processes import QUIET, WorkerProcess, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PRELUDE = '''
+PRELUDE = """
 import os, signal, time, sys, uuid, datetime
 from celery import Celery, chain, chord, group, signals
 from celery_guard import Guard, GuardedTask, store_of
@@ -50,7 +50,7 @@ def slow(self, n, seconds):
     return n
 @app.task
 def plain(value): log("plain", value=value); return value
-'''
+"""
 
 
 class Lab:
@@ -85,7 +85,9 @@ class Lab:
         """Write the app module: the prelude and ``text``."""
         (self.folder / "labapp.py").write_text(PRELUDE + text)
 
-    def worker(self, node: str, *args: str, concurrency: int = 1, pool: str = "prefork", **env: str) -> WorkerProcess:
+    def worker(
+        self, node: str, *args: str, concurrency: int = 1, pool: str = "prefork", **env: str
+    ) -> WorkerProcess:
         """Start a worker and wait until it is ready."""
         worker = WorkerProcess(
             app="labapp",
@@ -127,7 +129,9 @@ class Lab:
 
         return RedisStore(self.env["STORE"])
 
-    def wait_state(self, state: State, *, count: int = 1, task: str | None = None, timeout: float = 30) -> None:
+    def wait_state(
+        self, state: State, *, count: int = 1, task: str | None = None, timeout: float = 30
+    ) -> None:
         """Wait until ``count`` executions are in ``state``."""
         wait_until(lambda: self.states(task).count(state) >= count, timeout, f"{count} executions {state}")
 

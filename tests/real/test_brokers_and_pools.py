@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_guard.core.states import State
+from celery_guard.testing.processes import WorkerProcess, wait_until
 from celery_guard.testing.servers.rabbitmq import RabbitMQServer
 
 from .lab import Lab
@@ -32,7 +33,9 @@ def test_rabbitmq_restarted_under_a_body(lab: Callable[..., Lab], rabbitmq_serve
     assert worker.running
 
 
-def test_a_killed_worker_on_rabbitmq_is_replaced(lab: Callable[..., Lab], rabbitmq_server: RabbitMQServer) -> None:
+def test_a_killed_worker_on_rabbitmq_is_replaced(
+    lab: Callable[..., Lab], rabbitmq_server: RabbitMQServer
+) -> None:
     it = lab(broker=rabbitmq_server.url)
     a = it.worker("A")
     it.run("slow.apply_async((1, 5))")
@@ -49,14 +52,14 @@ def test_every_pool_guards_renews_and_recovers(lab: Callable[..., Lab], pool: st
         pytest.skip(f"{pool} is not installed")
     it = lab()
     it.app_text(
-        '''
+        """
 @task(lease=2)
 def beyond(self, n):
     log("start", n=n, attempt=self.guard.attempt)
     for _ in range(60):
         time.sleep(0.1); self.guard.check()
     log("end", n=n); return n
-'''
+"""
     )
     dead = it.worker("dead")  # a prefork worker, killed: the other pool's dispatcher recovers its execution
     it.run("beyond.apply_async((1,))")
@@ -92,13 +95,13 @@ def test_warm_shutdown_finishes_and_a_cold_one_hands_over(lab: Callable[..., Lab
 def test_terminate_and_time_limits_free_the_lock_at_once(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.app_text(
-        '''
+        """
 @task(lease=60)
 def endless(self, n):
     log("start", n=n)
     if n < 3: time.sleep(60)
     log("end", n=n)
-'''
+"""
     )
     it.worker("A")
     it.run("open('id', 'w').write(endless.apply_async((1,)).id)")
@@ -111,3 +114,60 @@ def endless(self, n):
     it.run("endless.apply_async((3,))")
     it.bodies.wait_for("end", n=3, timeout=20)
     assert sorted(it.states("endless")) == [State.FAILED, State.REVOKED, State.SUCCEEDED]
+
+
+def test_a_beat_entry_alone_guards_a_plain_task(lab: Callable[..., Lab]) -> None:
+    """No import of the package in the project: the celery command installs the guard where guard_store is set;
+    two beats make one execution a due time."""
+    from celery_guard.testing.processes import BeatProcess
+
+    it = lab()
+    (it.folder / "plainapp.py").write_text(
+        """
+import os
+from celery import Celery
+app = Celery("plainapp", broker=os.environ["BROKER"], backend=os.environ["BACKEND"])
+app.conf.guard_store = os.environ["STORE"]
+@app.task(name="plainapp.tick")
+def tick(): pass
+app.conf.beat_schedule = {"t": {"task": "plainapp.tick", "schedule": 1.0, "options": {"guard": {"overlap": "skip"}}}}
+"""
+    )
+    worker = WorkerProcess(app="plainapp", node="P", env=it.env, cwd=it.folder, folder=it.folder)
+    beats = [
+        BeatProcess(
+            app="plainapp", node=f"b{n}", env=it.env, cwd=it.folder, folder=it.folder, args=("-s", f"b{n}.db")
+        )
+        for n in (1, 2)
+    ]
+    try:
+        worker.start().wait_ready()
+        for beat in beats:
+            beat.start()
+        wait_until(lambda: len(it.executions()) >= 8, 40, "eight ticks")
+    finally:
+        for process in (worker, *beats):
+            process.close()
+    ticks = it.executions()
+    assert {e.source for e in ticks} == {"beat"}
+    assert len({e.scheduled_at for e in ticks}) == len(ticks)  # one execution a due time
+    assert all("plainapp.tick@t:" in e.key for e in ticks)
+    assert max(e.triggers for e in ticks) >= 1
+
+
+def test_the_hold_on_visibility_knows_prefixes_and_priorities(lab: Callable[..., Lab]) -> None:
+    it = lab(visibility=3)
+    it.app_text(
+        """
+app.conf.broker_transport_options.update(global_keyprefix="pre-", queue_order_strategy="priority",
+                                         priority_steps=[0, 3, 6, 9])
+"""
+    )
+    it.worker("A", concurrency=2)
+    it.run("slow.apply_async((1, 7), priority=6); slow.apply_async((2, 0.1), priority=0, countdown=11)")
+    it.bodies.wait_for("start", n=1)
+    b = it.worker("B")
+    it.bodies.wait_for("end", n=1, timeout=30)
+    it.bodies.wait_for("end", n=2, timeout=30)
+    assert "received" not in b.log
+    assert it.bodies.count("start") == 2

@@ -27,7 +27,7 @@ USE_TZ = True
 CELERY_TASK_IGNORE_RESULT = False
 """
 
-BODIES = '''
+BODIES = """
 from django.db import connection, transaction
 @task(lease=4)
 def writes(self, n, seconds):
@@ -44,7 +44,7 @@ def writes(self, n, seconds):
         log("body", n=n)
     log("end", n=n)
     return n
-'''
+"""
 
 
 def project(folder: Path, database: dict[str, Any]) -> dict[str, str]:
@@ -93,7 +93,9 @@ def counts(it: Lab) -> str:
     return it.run("print(sorted((str(s), n) for (t, s), n in store_of(app).counts().items()))")
 
 
-def test_the_guards_connections_are_cut_under_a_body(django_lab: Lab, postgres_server: PostgresServer) -> None:
+def test_the_guards_connections_are_cut_under_a_body(
+    django_lab: Lab, postgres_server: PostgresServer
+) -> None:
     it = django_lab
     it.worker("A")
     with _admin(postgres_server) as admin:
@@ -112,7 +114,7 @@ def test_the_guards_connections_are_cut_under_a_body(django_lab: Lab, postgres_s
             cut = backends() - {own}
             for pid in cut:
                 admin.execute("SELECT pg_terminate_backend(%s)", [pid])
-            wait_until(lambda: not (backends() & cut), 10, "the cut connections to be gone")
+            wait_until(lambda gone=cut: not (backends() & gone), 10, "the cut connections to be gone")
             wait_until(lambda: len(backends()) >= 2, 20, "heartbeat or dispatcher to be back")
         it.bodies.wait_for("end", n=1, timeout=30)
         assert it.run("print(app.AsyncResult(open('id').read()).get(timeout=20))") == "1"
@@ -122,7 +124,9 @@ def test_the_guards_connections_are_cut_under_a_body(django_lab: Lab, postgres_s
         assert len(backends()) <= before
 
 
-def test_a_killed_worker_is_replaced_on_the_database_store(django_lab: Lab, postgres_server: PostgresServer) -> None:
+def test_a_killed_worker_is_replaced_on_the_database_store(
+    django_lab: Lab, postgres_server: PostgresServer
+) -> None:
     it = django_lab
     a = it.worker("A")
     it.run("writes.apply_async((1, 3))")
@@ -140,12 +144,12 @@ def test_a_publish_in_a_transaction_waits_for_commit(django_lab: Lab) -> None:
     it = django_lab
     it.app_text(
         BODIES
-        + '''
+        + """
 @task(key="{n}", unique_for="1h")
 def keyed(self, n): log("keyed", n=n); return n
-'''
+"""
     )
-    code = '''
+    code = """
 from django.db import transaction
 with transaction.atomic():
     kept = keyed.delay_on_commit(1)
@@ -158,7 +162,7 @@ except KeyError: pass
 states = sorted((t, str(s)) for t, s in store_of(app).counts())
 assert states == [("labapp.keyed", "pending")], states
 open("id", "w").write(kept.id)
-'''
+"""
     it.run(code)
     it.worker("A")
     assert it.run("print(app.AsyncResult(open('id').read()).get(timeout=20))") == "1"

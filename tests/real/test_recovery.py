@@ -36,11 +36,11 @@ def test_a_killed_worker_is_replaced_in_lease_time(lab: Callable[..., Lab]) -> N
 def test_poison_ends_after_max_attempts(lab: Callable[..., Lab], lab_redis: RedisServer) -> None:
     it = lab()
     it.app_text(
-        '''
+        """
 @task(lease=3, max_attempts=3)
 def poison(self):
     log("start"); os.kill(os.getpid(), signal.SIGKILL)
-'''
+"""
     )
     it.worker("A")
     answer = it.run(
@@ -87,11 +87,11 @@ def test_a_sleeper_wakes_to_find_all_its_writes_refused(lab: Callable[..., Lab])
 def test_one_holder_through_a_body_much_longer_than_its_lease(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.app_text(
-        '''
+        """
 @task(lease=2)
 def long(self):
     log("start"); time.sleep(7); self.guard.check(ask_store=True); log("end")
-'''
+"""
     )
     it.worker("A", concurrency=2)
     it.run("long.apply_async()")
@@ -110,13 +110,13 @@ def long(self):
 def test_retries_with_a_rival_between_and_the_worker_killed_in_the_countdown(lab: Callable[..., Lab]) -> None:
     it = lab(visibility=3)
     it.app_text(
-        '''
+        """
 @task(lease=4, celery=dict(max_retries=3))
 def tries(self, name):
     log("start", name=name, retries=self.request.retries)
     if name == "own" and self.request.retries < 2: raise self.retry(countdown=3)
     log("end", name=name); return name
-'''
+"""
     )
     a = it.worker("A")
     it.run("open('id', 'w').write(tries.apply_async(('own',)).id)")
@@ -160,28 +160,38 @@ def test_heartbeat_outlives_a_short_outage_and_ends_the_body_in_a_long_one(
 def test_a_client_used_before_the_fork_crosses_no_replies(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.app_text(
-        '''
+        """
 store_of(app).now()   # in the parent, before the pool forks
 @task(overlap="allow", lease=10)
 def mine(self, n):
     found = store_of(app).get(self.guard.key)
     log("end", n=n, right=found.trigger_id == self.request.id and found.token == self.guard.token); return n
-'''
+"""
     )
     it.worker("A", "--max-tasks-per-child=1", concurrency=8)
-    it.run("rs = [mine.apply_async((n,)) for n in range(80)]\nassert [r.get(timeout=60) for r in rs] == list(range(80))")
+    it.run(
+        "rs = [mine.apply_async((n,)) for n in range(80)]\nassert [r.get(timeout=60) for r in rs] == list(range(80))"
+    )
     ends = it.ends()
     assert len(ends) == 80 and all(e["right"] for e in ends)
 
 
 def test_a_worker_with_a_clock_ten_minutes_off_takes_nothing_over(lab: Callable[..., Lab]) -> None:
     library = next(
-        (p for p in (f"/usr/lib/{arch}-linux-gnu/faketime/libfaketime.so.1" for arch in (os.uname().machine,)) if os.path.exists(p)),
+        (
+            p
+            for p in (
+                f"/usr/lib/{arch}-linux-gnu/faketime/libfaketime.so.1" for arch in (os.uname().machine,)
+            )
+            if os.path.exists(p)
+        ),
         None,
     )
     if library is None:
         message = "libfaketime is not installed"
-        pytest.fail(message) if os.environ.get("CELERY_GUARD_REQUIRE_SERVERS") == "1" else pytest.skip(message)
+        pytest.fail(message) if os.environ.get("CELERY_GUARD_REQUIRE_SERVERS") == "1" else pytest.skip(
+            message
+        )
     it = lab(visibility=3600)
     it.worker("A")
     it.run("slow.apply_async((1, 10))")
@@ -197,17 +207,15 @@ def test_signals_are_not_needed_to_see_a_child_die(lab: Callable[..., Lab]) -> N
     """Parent sees the child die: the next attempt starts long before the lease would end."""
     it = lab()
     it.app_text(
-        '''
+        """
 @task(lease=60)
 def once_killed(self):
     log("start", attempt=self.guard.attempt)
     if self.guard.attempt == 1: os.kill(os.getpid(), signal.SIGKILL)
     log("end")
-'''
+"""
     )
     it.worker("A")
     it.run("once_killed.apply_async()")
     it.bodies.wait_for("end", timeout=25)
     assert [s["attempt"] for s in it.starts()] == [1, 2]
-
-

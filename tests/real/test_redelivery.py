@@ -61,7 +61,7 @@ def test_a_countdown_longer_than_the_visibility_timeout_runs_once(lab: Callable[
 def test_killed_between_finish_and_acknowledge(lab: Callable[..., Lab]) -> None:
     it = lab(visibility=3)
     it.app_text(
-        '''
+        """
 @task(lease=6)
 def quick(self):
     log("start"); return 42
@@ -72,7 +72,7 @@ def follow(self, x):
 def die(sender=None, **kwargs):
     if sender.name == "labapp.quick" and not os.path.exists("died"):
         open("died", "w").close(); os.killpg(os.getpgid(0), signal.SIGKILL)
-'''
+"""
     )
     a = it.worker("A")
     it.run("r = chain(quick.s(), follow.s()).apply_async(); open('ids', 'w').write(r.parent.id + ' ' + r.id)")
@@ -86,11 +86,11 @@ def die(sender=None, **kwargs):
 def test_one_execution_key_from_two_workers_at_the_same_moment(lab: Callable[..., Lab]) -> None:
     it = lab()
     it.app_text(
-        '''
+        """
 @task(key="{n}", unique_for="1h", overlap="allow", lease=10)
 def once(self, n):
     log("start", n=n); time.sleep(0.01); return n
-'''
+"""
     )
     it.worker("A", concurrency=2)
     it.worker("B", concurrency=2)

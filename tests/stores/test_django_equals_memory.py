@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
+from celery_guard.contrib.django.store import DjangoStore
 from celery_guard.core.rules import Record
 from celery_guard.stores.memory import MemoryStore
 from celery_guard.testing.conformance.scene import SteppedClock
 from tests.stores import django_databases as databases
 from tests.stores.test_redis_equals_memory import KEYS, Life, Pair, plain
-
-from celery_guard.contrib.django.store import DjangoStore  # noqa: E402 isort: skip
 
 pytestmark = pytest.mark.real
 

@@ -1,7 +1,7 @@
-"""Deliveries without a worker process: Celery's own request and tracer on a message that was really published.
+"""Deliveries without a worker process: Celery's own request and tracer on a message that was published.
 
-The broker is kombu's in-memory transport; :class:`Fleet` takes messages off its queue and runs them as a pool's
-process would, through the same ``GuardedRequest`` and tracer. Nothing of Celery or the guard is replaced.
+The broker is kombu's in-memory transport; :class:`Fleet` takes messages off its queue and runs them as a
+pool's process would, through the same ``GuardedRequest`` and tracer. Nothing of Celery or the guard is replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Fleet:
         self.store = MemoryStore(clock=self.clock)
         name = uuid.uuid4().hex
         task_cls = conf.pop("task_cls", None)
-        self.app = Celery(name, broker="memory://", backend="cache+memory://", task_cls=task_cls, set_as_current=False)
+        self.app = Celery(
+            name, broker="memory://", backend="cache+memory://", task_cls=task_cls, set_as_current=False
+        )
         self.app.conf.update(guard_store=self.store, task_default_queue=name, **conf)
         self._queue = Queue(name)
         install(self.app)

@@ -37,7 +37,9 @@ def define(fleet: Fleet, body: Any, guard: Any = None, **options: Any) -> Any:
     base = options.pop("base", GuardedTask)
     if guard is not None:
         options["guard"] = guard
-    return fleet.app.task(bind=True, base=base, shared=False, name=options.pop("name", "t.body"), **options)(body)
+    return fleet.app.task(bind=True, base=base, shared=False, name=options.pop("name", "t.body"), **options)(
+        body
+    )
 
 
 def test_success_is_stored_and_a_copy_gets_it_without_a_second_body(fleet: Fleet) -> None:
@@ -76,7 +78,7 @@ def test_failure_is_raised_again_for_a_copy_whose_failure_nobody_reported(fleet:
         (Reject("later", requeue=True), State.INTERRUPTED),
         (ValueError("x"), State.FAILED),
     ],
-    ids=lambda value: repr(value),
+    ids=repr,
 )
 def test_every_way_out_releases_the_lock(fleet: Fleet, raised: Exception, state: State) -> None:
     def body(self: Any, n: int) -> int:
@@ -337,7 +339,9 @@ def test_task_replace_goes_on_as_the_same_execution(fleet: Fleet) -> None:
     assert only(fleet).state is State.SUCCEEDED
 
 
-def test_store_down_defers_the_message_and_spends_no_retry(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_down_defers_the_message_and_spends_no_retry(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from celery_guard import StoreUnavailableError
 
     def down(*args: Any, **kwargs: Any) -> None:
@@ -366,5 +370,3 @@ def test_store_down_runs_unguarded_only_where_asked(fleet: Fleet, monkeypatch: p
     (message,) = fleet.messages()
     monkeypatch.setattr(fleet.store, "begin", down)
     assert fleet.deliver(message).retval == (None, False)
-
-

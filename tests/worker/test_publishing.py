@@ -61,7 +61,9 @@ def test_options_of_a_publisher_reach_a_worker_through_the_header(fleet: Fleet) 
     assert key_of(fleet) == "t.work:k7"
 
 
-@pytest.mark.parametrize("header", [{"overlap": "allow", "key": "{tenant}"}, '{"overlap": "allow", "key": "{tenant}"}'])
+@pytest.mark.parametrize(
+    "header", [{"overlap": "allow", "key": "{tenant}"}, '{"overlap": "allow", "key": "{tenant}"}']
+)
 def test_a_header_written_by_hand_guards_a_plain_task(fleet: Fleet, header: Any) -> None:
     """The only place that django-celery-beat keeps."""
     task = named(fleet)
@@ -158,7 +160,9 @@ def test_a_plain_call_is_a_plain_call(fleet: Fleet) -> None:
         ({"misfire": "once"}, "not available"),
     ],
 )
-def test_bad_options_fail_alike_wherever_they_are_written(fleet: Fleet, options: dict[str, Any], words: str) -> None:
+def test_bad_options_fail_alike_wherever_they_are_written(
+    fleet: Fleet, options: dict[str, Any], words: str
+) -> None:
     task = named(fleet, base=GuardedTask)
     places = [
         lambda: task.apply_async(guard=options),
@@ -173,7 +177,14 @@ def test_bad_options_fail_alike_wherever_they_are_written(fleet: Fleet, options:
 
 def test_a_hostile_header_fails_its_task_and_runs_nothing(fleet: Fleet) -> None:
     named(fleet, base=GuardedTask)
-    for header in ([1], {"v": 2}, {"v": 1, "key": "a\nb"}, {"v": 1, "due": -1}, {"v": 1, "options": {"x": 1}}, "{"):
+    for header in (
+        [1],
+        {"v": 2},
+        {"v": 1, "key": "a\nb"},
+        {"v": 1, "due": -1},
+        {"v": 1, "options": {"x": 1}},
+        "{",
+    ):
         result = fleet.app.send_task._original("t.work", (), headers={"guard": header})
         fleet.work()
         with pytest.raises(OptionError):
@@ -201,7 +212,7 @@ def test_equal_calls_have_one_key_before_and_after_the_serializer(fleet: Fleet) 
 
 def test_a_template_over_a_missing_argument_is_an_error_where_it_is_declared(fleet: Fleet) -> None:
     task = named(fleet, base=GuardedTask, guard=Guard(scope="{tennant}"))
-    with pytest.raises(KeyTemplateError, match="'tennant'.*tenant"):
+    with pytest.raises(KeyTemplateError, match=r"'tennant'.*tenant"):
         task.delay()
 
 
@@ -223,7 +234,7 @@ def test_a_store_setting_that_cannot_work_says_what_can(fleet: Fleet, url: Any) 
 
 def test_a_publish_that_fails_leaves_no_reservation(fleet: Fleet) -> None:
     task = named(fleet, base=GuardedTask, guard=Guard(key="{tenant}", unique_for="1h"))
-    with pytest.raises(Exception, match="no such codec|not registered|No encoder|bogus"):
+    with pytest.raises(Exception, match="bogus"):
         task.apply_async((1,), serializer="bogus")
     assert fleet.store.counts() == {}
     assert task.delay(1).id
@@ -425,7 +436,9 @@ def test_eager_mode_does_not_park_what_nobody_would_wake(fleet: Fleet) -> None:
             inner.append(self.apply_async((1,)).result)
         return depth
 
-    task = fleet.app.task(bind=True, shared=False, name="t.outer", base=GuardedTask, guard=Guard(overlap="queue"))(outer)
+    task = fleet.app.task(
+        bind=True, shared=False, name="t.outer", base=GuardedTask, guard=Guard(overlap="queue")
+    )(outer)
     assert task.delay().get() == 0
     assert inner[0]["celery_guard"] == "revoked"
     assert task.delay(2).get() == 2

@@ -1,0 +1,1 @@
+"""Which delayed flights are owed a compensation, and how much."""
