@@ -29,7 +29,8 @@ class Servers:
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        self.environment = {**os.environ, **environment, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(folder)}
+        self.environment = {**os.environ, **environment, **own}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What an import loads: the package alone none of celery, redis and django, the core the standard library only."""
+"""What an import loads: the package none of celery, redis and django, the core the standard library only."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def left_over(folder: Path) -> list[str]:
     found = [str(path) for path in folder.iterdir()]
     for process in psutil.process_iter():
         try:
-            if process.environ().get("TMPDIR") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+            ours = process.environ().get("TMPDIR", "").startswith(str(folder))
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue

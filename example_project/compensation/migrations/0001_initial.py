@@ -58,11 +58,7 @@ class Migration(migrations.Migration):
                     "outcome",
                     models.CharField(
                         blank=True,
-                        choices=[
-                            ("done", "done"),
-                            ("nothing", "nothing to do"),
-                            ("stopped", "stopped by an error or a lost lease"),
-                        ],
+                        choices=[("done", "done"), ("stopped", "stopped by an error or a lost lease")],
                         max_length=10,
                     ),
                 ),
