@@ -46,7 +46,8 @@ class SqlPair(Pair):
             return self._purge(*args)
         withdrawn = deepcopy(self.reference._records.get(args[0])) if name == "withdraw" else None
         answer = self._compared(name, args, kwargs)
-        if withdrawn is not None and answer and withdrawn.previous is not None:
+        gone = answer and args[0] not in self.reference._records  # else the record went on as a follower's
+        if withdrawn is not None and gone and withdrawn.previous is not None:
             self._give_back(withdrawn.key, withdrawn.previous)
         for record in self.reference._records.values():
             if record.state.final:
