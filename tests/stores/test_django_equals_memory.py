@@ -46,7 +46,8 @@ class SqlPair(Pair):
             return self._purge(*args)
         withdrawn = deepcopy(self.reference._records.get(args[0])) if name == "withdraw" else None
         answer = self._compared(name, args, kwargs)
-        gone = answer and args[0] not in self.reference._records  # else the record went on as a follower's
+        # a record that stays went on as a follower's
+        gone = withdrawn is not None and answer and args[0] not in self.reference._records
         if withdrawn is not None and gone and withdrawn.previous is not None:
             self._give_back(withdrawn.key, withdrawn.previous)
         for record in self.reference._records.values():
