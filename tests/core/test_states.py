@@ -9,7 +9,7 @@ import pytest
 
 from celery_guard.core.errors import TransitionError
 from celery_guard.core.options import Overlap
-from celery_guard.core.rules import Lock, Record, _move
+from celery_guard.core.rules import Lock, Record, move
 from celery_guard.core.states import FINAL, REOPENABLE, TRANSITIONS, State, may_move
 
 #: The table of the design, row by row.
@@ -113,7 +113,7 @@ def test_every_state_can_be_reached() -> None:
 @pytest.mark.parametrize(("old", "new"), pairs(allowed=True), ids=str)
 def test_a_row_is_a_move(old: State, new: State) -> None:
     unit, moved = Unit(), record(old)
-    _move(unit, moved, new, "why", "who")
+    move(unit, moved, new, "why", "who")
     assert (moved.state, moved.reason, moved.by, unit.seen) == (new, "why", "who", [new])
     if new.final:
         assert (moved.finished_at, moved.keep_until) == (unit.now, unit.now + 5000)
@@ -124,7 +124,7 @@ def test_a_row_is_a_move(old: State, new: State) -> None:
 def test_what_is_no_row_is_refused_and_changes_nothing(old: State, new: State) -> None:
     unit, moved = Unit(), record(old)
     with pytest.raises(TransitionError) as caught:
-        _move(unit, moved, new)
+        move(unit, moved, new)
     assert (caught.value.facts["old"], caught.value.facts["new"]) == (str(old), str(new))
     assert moved == record(old)
     assert unit.seen == []

@@ -1,4 +1,4 @@
-"""The Lua scripts decide as ``core/rules.py`` does: the same random life, on both, compared after every step.
+"""The Lua scripts decide as ``core/rules`` does: the same random life, on both, compared after every step.
 
 A seed that fails is the whole report: it always draws the same life. ``CELERY_GUARD_FUZZ_SEEDS`` draws more.
 """

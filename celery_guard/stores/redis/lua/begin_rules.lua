@@ -1,4 +1,4 @@
--- The rules of core/rules.py for begin. Same names, same order, same words.
+-- The rules of core/rules for begin, in the same words.
 
 local function begun(answer, dispatches)
   return { answer, dispatches or {} }
@@ -19,7 +19,7 @@ local function _answer(record, trigger)
   local text = follower(record, trigger.trigger_id)
   if (text and text ~= '') or (record.due_at and trigger.trigger_id == record.trigger_id) then
     if text then set_follower(record, trigger.trigger_id, '') end
-    -- See rules.py: its own message wants an answer too.
+    -- See core/rules: its own message wants an answer too.
     local owed = trigger.trigger_id ~= record.trigger_id and record.state ~= 'succeeded' and record.state ~= 'failed'
     if not owed and record.unanswered == 0 then record.due_at = nil end
     save(record)
@@ -28,7 +28,7 @@ local function _answer(record, trigger)
 end
 
 local function _start(this, record, trigger, owner, retries)
-  -- See rules.py: by the clock in microseconds, and by one at least.
+  -- See core/rules: by the clock in microseconds, and by one at least.
   this.token = math.max(this.token + 1, now * 1000)
   if trigger.overlap ~= 'allow' then this.holder = record.key end
   save_lock(this)

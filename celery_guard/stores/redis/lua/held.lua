@@ -26,7 +26,7 @@ local function _refused(record, owner, token)
     if record.state == 'running' and same then return { 'refused', 'expired', record.state } end
     return { 'refused', 'superseded', record.state }
   end
-  -- Beyond rules.py, whose locks cannot get lost: an execution that runs under a lock which does not name it
+  -- Beyond core/rules, whose locks cannot get lost: an execution that runs under a lock which does not name it
   -- no longer excludes anybody.
   if record.overlap ~= 'allow' then
     local holder = call('HGET', NS .. 'l:' .. record.lock_key, 'holder')

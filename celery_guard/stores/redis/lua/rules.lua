@@ -1,4 +1,4 @@
--- The rules of core/rules.py: small steps and ways out. Same names, same order, same words; a test runs
+-- The rules of core/rules: small steps and ways out, in the same words; a test runs
 -- both on the same calls and compares every answer.
 
 local RESEND, RESEND_MAX = 5000, 300000

@@ -1,4 +1,4 @@
--- What one step sees and changes: the Unit of core/rules.py, on Redis.
+-- What one step sees and changes: the Unit of core/rules, on Redis.
 --
 --   {ns}:x:<key>   hash    an execution; absent fields have their default
 --   {ns}:f:<key>   hash    other triggers of it: id -> "<n>:<message>", no message once answered

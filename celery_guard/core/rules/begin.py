@@ -1,0 +1,86 @@
+"""What a delivered message means, and the lease."""
+
+from __future__ import annotations
+
+from ..contract import Answered, Begun, Dispatch, InFlight, Joined, Mismatch, Trigger
+from ..options import Overlap
+from ..states import REOPENABLE, State
+from .grant import acquired_by, start
+from .identity import answers, mismatch, new_record, reopened
+from .overlap import second_trigger
+from .record import Lock, Record, Unit
+from .steps import holder_of, lost_attempt, wake
+
+
+def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
+    """See :meth:`~celery_guard.core.contract.Store.begin`."""
+    lock = unit.lock(trigger.lock_key)
+    record = unit.load(trigger.key)
+    if record is None or (record.state.final and not answers(record, trigger, unit.now)):
+        if record is not None and trigger.reopen and record.state in REOPENABLE:
+            if mismatch(record, trigger):
+                return Begun(answer=Mismatch(trigger_id=record.trigger_id))
+            record = reopened(unit, record, trigger)
+        else:
+            record = new_record(unit, trigger, record)
+        return acquire(unit, lock, record, trigger, owner, retries)
+    if mismatch(record, trigger):
+        return Begun(answer=Mismatch(trigger_id=record.trigger_id))
+    if record.state.final:
+        return Begun(answer=answer_for(unit, record, trigger))
+    if record.trigger_id != trigger.trigger_id:
+        if trigger.trigger_id not in record.followers:
+            record.triggers += 1
+        record.followers[trigger.trigger_id] = trigger.message
+        unit.save(record)
+        return Begun(answer=Joined(trigger_id=record.trigger_id))
+    if retries < record.retries or record.state is State.UNCERTAIN:
+        return Begun(answer=InFlight(state=record.state))
+    if record.state is State.RUNNING:
+        if record.owner == owner and record.alive(unit.now):
+            return Begun(answer=acquired_by(record))
+        if record.alive(unit.now):
+            return Begun(answer=InFlight(state=record.state))
+        held = lock if record.lock_key == lock.lock_key else unit.lock(record.lock_key)
+        dispatches = lost_attempt(unit, held, record, "its lease ended")
+        if record.lost_attempts >= record.max_attempts:  # dead
+            return Begun(answer=answer_for(unit, record, trigger), dispatches=dispatches)
+        begun = acquire(unit, lock, record, trigger, owner, retries)
+        return Begun(answer=begun.answer, dispatches=[*dispatches, *begun.dispatches])
+    return acquire(unit, lock, record, trigger, owner, retries)
+
+
+def answer_for(unit: Unit, record: Record, trigger: Trigger) -> Answered:
+    if record.followers.get(trigger.trigger_id) or (
+        record.due_at is not None and trigger.trigger_id == record.trigger_id
+    ):
+        if trigger.trigger_id in record.followers:
+            record.followers[trigger.trigger_id] = ""
+        # Where it ended passively its own message wants an answer too: only that one says that it has it.
+        owed = trigger.trigger_id != record.trigger_id and record.state not in (State.SUCCEEDED, State.FAILED)
+        if not owed and not any(record.followers.values()):
+            record.due_at = None
+        unit.save(record)
+    return Answered(
+        state=record.state,
+        reason=record.reason,
+        result=record.result,
+        trigger_id=record.trigger_id,
+        by=record.by,
+    )
+
+
+def acquire(unit: Unit, lock: Lock, record: Record, trigger: Trigger, owner: str, retries: int) -> Begun:
+    if trigger.overlap is Overlap.ALLOW:
+        return start(unit, lock, record, trigger, owner, retries)
+    holder = holder_of(unit, lock)
+    if holder is not None and holder.key == record.key:
+        return start(unit, lock, record, trigger, owner, retries)  # it kept the lock between two tries
+    head = unit.head(lock.lock_key)
+    if holder is None and (head is None or head.key == record.key):
+        return start(unit, lock, record, trigger, owner, retries)
+    dispatches: list[Dispatch] = []
+    if holder is None:
+        dispatches = wake(unit, lock)  # a net below: the lock is free and somebody waits
+    begun = second_trigger(unit, lock, record, trigger, owner, retries, holder)
+    return Begun(answer=begun.answer, dispatches=[*dispatches, *begun.dispatches])
