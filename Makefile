@@ -29,7 +29,8 @@ demo: $(VENV)/.stamp-demo ## two schedulers, a killed worker, one outcome: under
 
 test: $(VENV)/.stamp-dev ## all tests; what is skipped for want of a server is named at the end, with the reason
 	@# CELERY_GUARD_REQUIRE_SERVERS=1 in the environment makes a missing server a failure
-	$(PY) -m pytest $(ARGS)
+	@# two at a time: most tests wait for processes; a class or a module stays together with its servers
+	$(PY) -m pytest -n 2 --dist loadscope $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff, mypy and the import contracts
 	@failed=; for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo"; do \
