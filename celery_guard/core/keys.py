@@ -120,6 +120,12 @@ def _text(form: Any) -> str:
     return json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+@lru_cache(maxsize=2048)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Reading a signature costs more than binding to it, and a task's does not change."""
+    return inspect.signature(function)
+
+
 def bind(
     function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -128,7 +134,7 @@ def bind(
     """
     if function is None:
         return {**{f"{index}": item for index, item in enumerate(args)}, **kwargs}
-    signature = inspect.signature(function)
+    signature = _signature(function)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:

@@ -122,7 +122,7 @@ class GuardedRequest(Request):
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """A hard time limit: failed where Celery acknowledges, lost (and tried again) where it does not."""
         if not soft:
-            if self.task.acks_on_timeout:
+            if _acknowledged_on_timeout(self.task):
                 self._end(f"the hard time limit of {timeout} s", State.FAILED, own=True)
             else:
                 self._lose(f"the hard time limit of {timeout} s")
@@ -138,6 +138,11 @@ class GuardedRequest(Request):
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
         self._lose("cancelled by the worker's shutdown")
         return super()._announce_cancelled(*args, **kwargs)
+
+
+def _acknowledged_on_timeout(task: Any) -> bool:
+    """One option until Celery 5.6, then one each for failures and timeouts."""
+    return bool(getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout))
 
 
 def _worker_lost(exc_info: Any) -> bool:

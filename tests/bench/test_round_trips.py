@@ -217,7 +217,7 @@ def test_a_server_that_forgot_the_scripts_is_told_once(
 ) -> None:
     with redis.Redis.from_url(redis_server.url) as client:
         client.script_flush()
-    assert names(wire.during(lambda: begun(store))) == ["EVALSHA", "EVAL"]
+    assert names(wire.during(lambda: begun(store))) == ["EVALSHA", "SCRIPT", "EVALSHA"]
     assert names(wire.during(lambda: begun(store))) == ["EVALSHA"]
 
 

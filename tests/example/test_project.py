@@ -9,13 +9,16 @@ import pytest
 
 pytest.importorskip("django")
 
+# The store is set before Celery reads the settings: in Celery 5.5 a prefixed setting outranks a later update.
 EAGER = """
 import django
+from django.conf import settings
+settings.CELERY_GUARD_STORE = "memory://"
 django.setup()
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
 from example_project.config.celery import app
-app.conf.update(guard_store="memory://", task_always_eager=True, task_eager_propagates=True)
+app.conf.update(task_always_eager=True, task_eager_propagates=True)
 from example_project.compensation.models import Airline, Claim, Flight, Run
 from example_project.compensation.tasks import assess, import_flights, insert_flights, add_claims
 from example_project.compensation.source import flights_of
