@@ -48,6 +48,22 @@ class Trigger:
     max_queue: int | None = None
     #: keep the lock between two tries
     hold: bool = False
+    #: the beat entry, from a schedule
+    entry: str | None = None
+    #: how many may hold the lock at a time
+    slots: int = 1
+    #: a first attempt starts before this time (ms) or never: expired
+    start_by: int | None = None
+    #: how old, counted from ``order``, it may get while it is parked
+    max_waiting_age: int | None = None
+    #: for how long the lock stays closed after a success (and after a failure)
+    throttle: int | None = None
+    throttle_failures: bool = False
+    #: ``coalesce`` waits until no trigger came for so long, newer ones put its run off for ``max_delay`` at most
+    debounce: int | None = None
+    max_delay: int | None = None
+    #: the run of ``coalesce`` has the arguments of the oldest trigger it stands for
+    oldest: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +208,7 @@ class Execution:
     source: str = "call"
     overlap: Overlap = Overlap.SKIP
     scheduled_at: int | None = None
+    entry: str | None = None
     fingerprint: str = ""
     owner: str | None = None
     token: int | None = None

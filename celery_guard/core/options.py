@@ -34,22 +34,37 @@ KeyCallable = Callable[..., Any]
 _ONLY_WITH: dict[str, frozenset[Overlap]] = {
     "wait_for": frozenset({Overlap.WAIT, Overlap.QUEUE}),
     "max_queue": frozenset({Overlap.WAIT, Overlap.QUEUE}),
+    "max_waiting_age": frozenset({Overlap.WAIT, Overlap.QUEUE, Overlap.COALESCE}),
+    "debounce": frozenset({Overlap.COALESCE}),
+    "max_delay": frozenset({Overlap.COALESCE}),
+    "arguments": frozenset({Overlap.COALESCE}),
+    "terminate_after": frozenset({Overlap.REPLACE}),
+}
+_WHAT_FOR = {
+    "wait_for": "it bounds waiting",
+    "max_queue": "it bounds waiting",
+    "max_waiting_age": "it bounds waiting",
+    "debounce": "it delays the trailing run",
+    "max_delay": "it bounds how long newer triggers may put off the trailing run",
+    "arguments": "it chooses the arguments of the trailing run",
+    "terminate_after": "it ends the replaced attempt",
 }
 
 #: What an option needs beside it: partial options are checked one by one, and the rest may stand elsewhere.
 _COMPANIONS: dict[str, dict[str, Any]] = {
     "wait_for": {"overlap": "wait"},
     "max_queue": {"overlap": "queue"},
+    "max_waiting_age": {"overlap": "queue"},
+    "debounce": {"overlap": "coalesce"},
+    "max_delay": {"overlap": "coalesce"},
+    "arguments": {"overlap": "coalesce"},
+    "terminate_after": {"overlap": "replace"},
+    "throttle_failures": {"throttle": 1},
+    "within": {"misfire": "each"},
     "unique_for": {"key": "any"},
 }
-
-#: Options that the design names and this version does not act on: refused rather than ignored.
-_LATER = {
-    "misfire": "beat catch-up of missed due times",
-    "within": "beat catch-up of missed due times",
-    "start_within": "expiry of late starts; Celery's own `expires` works today",
-    "slots": "more than one holder of a lock",
-}
+#: A free lock's quiet time is kept no longer than stores keep free locks.
+_LONGEST_THROTTLE = 7 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +77,23 @@ class Guard:
     :param overlap: what a trigger means while the lock is held.
     :param wait_for: how long ``wait`` and ``queue`` stay parked before ``lock_timeout``. Default: no limit.
     :param max_queue: how many may be parked for one lock; the next one is skipped. Default: no limit.
+    :param max_waiting_age: how old a parked trigger may get, counted from its publishing or due time; then it
+        ends as expired. Default: no limit.
+    :param slots: how many executions of the scope may run at a time.
+    :param start_within: how long after its due time (or publishing, or ``eta``) a first attempt may still start;
+        then it ends as expired. Default: no limit.
+    :param throttle: for how long after a success the lock stays closed for others, up to a week: the overlap
+        policy decides about triggers meanwhile, as if it were held. Default: not at all.
+    :param throttle_failures: a failure closes the lock, too.
+    :param debounce: ``coalesce`` starts its run only when no trigger came for so long. Default: at once.
+    :param max_delay: how long newer triggers may put off the run of ``coalesce``. Default: a minute, or ten
+        times ``debounce``.
+    :param arguments: whose arguments the run of ``coalesce`` has: the ``"newest"`` or the ``"oldest"`` trigger's.
+    :param terminate_after: how long after ``replace`` took over the old body may go on before its process is
+        killed (prefork only). Default: it is told, and never killed.
+    :param misfire: what beat does with due times that passed while it was down or the entry disabled: ``"once"``
+        runs the latest, ``"skip"`` none, ``"each"`` all that are not older than ``within``.
+    :param within: how old a missed due time may be to run still. Default: ``"once"`` any age, ``"each"`` a day.
     :param key: the execution key: a template or callable. Default: the task id; from beat the entry and its
         due time.
     :param unique_for: how long a succeeded execution answers for later triggers with its key. Default: what
@@ -79,6 +111,17 @@ class Guard:
     overlap: Overlap | str = Overlap.SKIP
     wait_for: Duration | None = None
     max_queue: int | None = None
+    max_waiting_age: Duration | None = None
+    slots: int = 1
+    start_within: Duration | None = None
+    throttle: Duration | None = None
+    throttle_failures: bool = False
+    debounce: Duration | None = None
+    max_delay: Duration | None = None
+    arguments: str = "newest"
+    terminate_after: Duration | None = None
+    misfire: str = "once"
+    within: Duration | None = None
     key: str | KeyCallable | None = None
     unique_for: Duration | None = None
     lease: Duration = 60.0
@@ -105,9 +148,12 @@ class Guard:
             policy = _overlap(changes["overlap"], where)
             for name, policies in _ONLY_WITH.items():
                 if policy not in policies:
-                    changes.setdefault(name, None)
+                    changes.setdefault(name, _DEFAULTS[name])
             if policy is Overlap.ALLOW:
-                changes.setdefault("scope", None)
+                for name in _NOT_WITH_ALLOW:
+                    changes.setdefault(name, _DEFAULTS[name])
+        if changes.get("misfire") == "skip":
+            changes.setdefault("within", None)
         known = _known(changes, where)
         try:
             return replace(self, **known)
@@ -129,7 +175,21 @@ class Guard:
 
 
 _NAMES = tuple(field.name for field in fields(Guard))
-_SECONDS = ("wait_for", "unique_for", "lease", "fresh_within")
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Guard)}
+_SECONDS = (
+    *("wait_for", "unique_for", "lease", "fresh_within", "max_waiting_age", "start_within", "throttle"),
+    *("debounce", "max_delay", "terminate_after", "within"),
+)
+_COUNTS = {"max_attempts": 1, "max_queue": 0, "slots": 1}
+_CHOICES = {
+    "on_store_error": ("defer", "run"),
+    "lock_on_retry": ("release", "hold"),
+    "arguments": ("newest", "oldest"),
+    "misfire": ("once", "skip", "each"),
+}
+_FLAGS = ("record", "throttle_failures")
+#: What says something about a scope; ``allow`` has none.
+_NOT_WITH_ALLOW = ("scope", "slots", "throttle", "throttle_failures")
 
 
 def parse(value: Guard | Mapping[str, Any] | None, where: str) -> Guard:
@@ -167,12 +227,6 @@ def _known(options: dict[str, Any], where: str) -> dict[str, Any]:
     for name in options:
         if name in _NAMES:
             continue
-        if name in _LATER:
-            raise OptionError(
-                where=where,
-                option=name,
-                message=f"option {name!r} ({_LATER[name]}) is not available in this version; remove it",
-            )
         near = difflib.get_close_matches(str(name), _NAMES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "known options: " + ", ".join(_NAMES)
         raise OptionError(where=where, option=str(name), message=f"unknown option {str(name)[:60]!r}; {hint}")
@@ -213,18 +267,20 @@ def _check(guard: Guard, where: str) -> None:
             raise refuse(name, f"{name}={value!r}: {exc}") from None
     if not 0.5 <= float(guard.lease) <= 86400:  # type: ignore[arg-type]
         raise refuse("lease", f"lease={guard.lease!r}: a lease lasts between 0.5 s and one day")
-    for name, low in (("max_attempts", 1), ("max_queue", 0)):
+    for name, low in _COUNTS.items():
         value = getattr(guard, name)
         if value is None and name == "max_queue":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 1_000_000:
             raise refuse(name, f"{name}={value!r} must be a whole number from {low} to 1,000,000")
-    for name, allowed in (("on_store_error", ("defer", "run")), ("lock_on_retry", ("release", "hold"))):
+    for name, allowed in _CHOICES.items():
         value = getattr(guard, name)
         if value not in allowed:
             raise refuse(name, f"{name}={value!r} is not one of {', '.join(allowed)}")
-    if not isinstance(guard.record, bool):
-        raise refuse("record", f"record={guard.record!r} must be True or False")
+    for name in _FLAGS:
+        value = getattr(guard, name)
+        if not isinstance(value, bool):
+            raise refuse(name, f"{name}={value!r} must be True or False")
     for name in ("scope", "key"):
         value = getattr(guard, name)
         if value is None or callable(value):
@@ -232,23 +288,49 @@ def _check(guard: Guard, where: str) -> None:
         if not isinstance(value, str) or not value or len(value) > 1000:
             raise refuse(name, f"{name}={value!r} must be a template such as '{{tenant}}' or a callable")
         _check_template(name, value, refuse)
-    for name, policies in _ONLY_WITH.items():
-        if getattr(guard, name) is not None and guard.overlap not in policies:
-            names = " or ".join(repr(str(policy)) for policy in sorted(policies))
-            raise refuse(
-                name,
-                f"{name}={getattr(guard, name)!r} contradicts overlap={str(guard.overlap)!r}: "
-                f"it bounds waiting, which only overlap={names} does",
-            )
-    if guard.overlap is Overlap.ALLOW and guard.scope is not None:
-        raise refuse(
-            "scope", "scope contradicts overlap='allow': nothing is excluded, so a scope says nothing"
-        )
+    _contradictions(guard, refuse)
     if guard.unique_for is not None and guard.key is None:
         raise refuse(
             "unique_for",
             "unique_for needs key: without one every trigger has its own execution key (its task id); "
             'add key="..." over the arguments that make two triggers the same work',
+        )
+
+
+def _contradictions(guard: Guard, refuse: Callable[[str, str], OptionError]) -> None:
+    """Options that are valid by themselves and not together; the error names both."""
+    for name, policies in _ONLY_WITH.items():
+        if getattr(guard, name) != _DEFAULTS[name] and guard.overlap not in policies:
+            names = " or ".join(repr(str(policy)) for policy in sorted(policies))
+            raise refuse(
+                name,
+                f"{name}={getattr(guard, name)!r} contradicts overlap={str(guard.overlap)!r}: "
+                f"{_WHAT_FOR[name]}, which only overlap={names} does",
+            )
+    if guard.overlap is Overlap.ALLOW:
+        for name in _NOT_WITH_ALLOW:
+            if getattr(guard, name) != _DEFAULTS[name]:
+                raise refuse(
+                    name, f"{name} contradicts overlap='allow': nothing is excluded, so {name} says nothing"
+                )
+    if guard.throttle is not None and float(guard.throttle) > _LONGEST_THROTTLE:  # type: ignore[arg-type]
+        raise refuse(
+            "throttle",
+            f"throttle={guard.throttle!r} is longer than a week; for 'once a period' use key with unique_for",
+        )
+    if guard.throttle_failures and guard.throttle is None:
+        raise refuse(
+            "throttle_failures", "throttle_failures needs throttle: it says what else closes the lock"
+        )
+    if guard.debounce is not None and guard.max_delay is not None:
+        if float(guard.max_delay) < float(guard.debounce):  # type: ignore[arg-type]
+            raise refuse(
+                "max_delay",
+                f"max_delay={guard.max_delay!r} contradicts debounce={guard.debounce!r}: it is shorter",
+            )
+    if guard.misfire == "skip" and guard.within is not None:
+        raise refuse(
+            "within", f"within={guard.within!r} contradicts misfire='skip': missed due times never run"
         )
 
 

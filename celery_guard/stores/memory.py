@@ -169,9 +169,9 @@ class _Unit:
     def _queue(self, lock_key: str) -> list[Record]:
         return [r for r in self._store._records.values() if r.queued and r.lock_key == lock_key]
 
-    def head(self, lock_key: str) -> Record | None:
-        queue = self._queue(lock_key)
-        return deepcopy(min(queue, key=lambda r: (r.order, r.number, r.key))) if queue else None
+    def heads(self, lock_key: str, count: int) -> list[Record]:
+        queue = sorted(self._queue(lock_key), key=lambda r: (r.order, r.number, r.key))
+        return deepcopy(queue[:count])
 
     def queued(self, lock_key: str) -> int:
         return len(self._queue(lock_key))

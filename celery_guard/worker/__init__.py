@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import publish as _publish  # options of every publish are carried from now on  # noqa: F401
 from .install import install
 from .outcome import outcome_of
 from .runtime import store_of

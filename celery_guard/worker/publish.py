@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery.signals import before_task_publish
 from celery.utils import uuid
 
 from ..core.contract import Mismatch, Standing, Trigger
@@ -140,6 +141,19 @@ def _header(name: str, own: Any, carried: Any) -> Header | None:
             )
         header = replace(header, options={**header.options, **check_mapping(own, where)})
     return header
+
+
+def carry_options(sender: Any = None, headers: Any = None, properties: Any = None, **_: Any) -> None:
+    """Put options of a publish around the guard into the header: Celery knows no option ``guard`` and would drop
+    it. That happens where a name is sent before the application is finalized, so before anything is bound."""
+    own = (properties or {}).pop("guard", None)
+    if own is not None and headers is not None:
+        header = _header(str(sender), own, headers.get(HEADER))
+        assert header is not None
+        headers[HEADER] = replace(header, published_at=header.published_at or _stamp()).data()
+
+
+before_task_publish.connect(carry_options, weak=False, dispatch_uid="celery_guard.options")
 
 
 def eager_headers(task: Any, own: Any, headers: dict[str, Any] | None) -> dict[str, Any] | None:

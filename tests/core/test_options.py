@@ -69,8 +69,11 @@ BAD = [
     ({"key": "{a!r}"}, "key", "conversion"),
     ({"key": "{a}{b}"}, "key", "nothing separates {a} from {b}"),
     ({"key": "x" * 1001}, "key", "template such as"),
-    ({"misfire": "once"}, "misfire", "not available in this version"),
-    ({"slots": 3}, "slots", "not available in this version"),
+    ({"misfire": "all"}, "misfire", "once, skip, each"),
+    ({"slots": 0}, "slots", "whole number from 1"),
+    ({"overlap": "coalesce", "arguments": "first"}, "arguments", "newest, oldest"),
+    ({"throttle": "8d"}, "throttle", "longer than a week"),
+    ({"throttle": 60, "throttle_failures": 1}, "throttle_failures", "True or False"),
 ]
 
 
@@ -121,6 +124,12 @@ def test_an_unknown_option_that_is_near_to_nothing_is_answered_with_all(where: s
         ({"overlap": "skip", "max_queue": 5}, ("max_queue", "overlap='skip'")),
         ({"overlap": "replace", "max_queue": 5}, ("max_queue", "overlap='replace'")),
         ({"overlap": "allow", "scope": "{a}"}, ("scope", "overlap='allow'")),
+        ({"overlap": "allow", "slots": 3}, ("slots", "overlap='allow'")),
+        ({"overlap": "queue", "debounce": 3}, ("debounce", "overlap='queue'")),
+        ({"terminate_after": 3}, ("terminate_after", "overlap='skip'")),
+        ({"throttle_failures": True}, ("throttle_failures", "throttle")),
+        ({"misfire": "skip", "within": "1h"}, ("within", "misfire='skip'")),
+        ({"overlap": "coalesce", "debounce": 5, "max_delay": 1}, ("max_delay", "debounce")),
         ({"unique_for": "1h"}, ("unique_for", "key")),
     ],
     ids=str,

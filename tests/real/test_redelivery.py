@@ -97,7 +97,7 @@ def once(self, n):
     rounds = 200
     # the same message twice, published around the reservation as two publishers that do not see each other would
     it.run(
-        f"for n in range({rounds}):\n"
+        f"app.finalize()\nfor n in range({rounds}):\n"
         "    for _ in range(2): app.send_task._original('labapp.once', (n,), headers={'guard': {'v': 1}})\n",
         timeout=120,
     )

@@ -107,6 +107,9 @@ class Life:
         self.owners: list[str] = []
         # Each life leans to one policy, or its queues would never grow.
         self.policies = [list(Overlap)[seed % len(Overlap)]] * 6 + list(Overlap)
+        #: how many of them ask for what is rare, and for how many slots
+        self.rare = (0.0, 0.1, 0.6)[seed // len(Overlap) % 3]
+        self.slots = (1, 1, 2, 3)[seed // 3 % 4]
         self.steps: list[tuple[int, Callable[[], None]]] = [
             (30, self.begin), (18, self.finish), (8, self.renew), (10, self.sweep), (9, self.elapse),
             (6, self.checkpoint), (6, self.verify), (5, self.reserve), (3, self.withdraw), (4, self.lose),
@@ -159,8 +162,28 @@ class Life:
             max_queue=self.maybe(draw.choice([0, 1, 2])) if bounded else None,
             hold=draw.random() < 0.3,
         )
+        if draw.random() < self.rare:
+            made = replace(made, **self.rarely(now, overlap))
         self.triggers.append(made)
         return made
+
+    def rarely(self, now: int, overlap: Overlap) -> dict[str, Any]:
+        draw = self.draw
+        throttle = self.maybe(draw.choice([1_000, 20_000]), 0.4)
+        options: dict[str, Any] = {
+            "slots": draw.choice([self.slots] * 5 + [1, 4]),
+            "start_by": self.maybe(now + draw.choice([-1, 0, 1_000, 50_000]), 0.3),
+            "throttle": throttle,
+            "throttle_failures": bool(throttle) and draw.random() < 0.5,
+            "entry": self.maybe(draw.choice(["settle", "a:b\n€"])),
+        }
+        if overlap in (Overlap.WAIT, Overlap.QUEUE, Overlap.COALESCE):
+            options["max_waiting_age"] = self.maybe(draw.choice([0, 1_000, 40_000]), 0.3)
+        if overlap is Overlap.COALESCE:
+            options["debounce"] = self.maybe(draw.choice([500, 5_000]))
+            options["max_delay"] = self.maybe(draw.choice([500, 10_000]))
+            options["oldest"] = draw.random() < 0.4
+        return options
 
     def lease(self) -> Lease | None:
         if not self.leases:
@@ -291,7 +314,7 @@ def test_the_lives_visit_every_answer_and_every_state(url: str) -> None:
             return answer
 
     states: set[State] = set()
-    for seed in range(102, 108):
+    for seed in range(102, 120):
         clock = SteppedClock()
         redis.Redis.from_url(url).flushall()
         tried = RedisStore(url, clock=clock)

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from celery import Task
+from celery import Celery, Task
 from celery.schedules import crontab, schedule
 
 from celery_guard import (
@@ -85,6 +85,25 @@ def test_a_name_sent_from_outside_is_guarded_by_the_worker(fleet: Fleet) -> None
     fleet.work()
     (execution,) = fleet.store.executions()
     assert execution.lock_key == "t.work:3" and execution.state is State.SUCCEEDED
+
+
+def test_options_are_carried_before_anything_is_bound() -> None:
+    """A script that imports the tasks and sends by name at once: the application is not finalized yet."""
+    app = Celery("unbound", broker="memory://", set_as_current=False)
+
+    def work(tenant: int) -> None: ...
+
+    app.task(base=GuardedTask, name="t.unbound", shared=False)(work)
+    app.conf.guard_store = "memory://"
+    assert app.send_task.__func__ is Celery.send_task
+    seen: list[Any] = []
+    with app.connection_for_write() as connection:
+        app.send_task("t.unbound", (3,), guard={"overlap": "queue"}, connection=connection)
+        with pytest.raises(OptionError, match=r"guard of apply_async for task 't.unbound': .*'overlap'"):
+            app.send_task("t.unbound", (3,), guard={"overlp": "queue"}, connection=connection)
+        message = connection.SimpleQueue("celery").get_nowait()
+        seen.append(message.headers["guard"])
+    assert seen[0]["options"] == {"overlap": "queue"} and seen[0]["at"] > 0
 
 
 def test_the_setting_guard_tasks_guards_by_name_and_pattern() -> None:

@@ -43,7 +43,15 @@ class Execution(models.Model):
     unique_for = models.BigIntegerField()
     once_per_key = models.BooleanField()
     hold = models.BooleanField()
+    slots = models.BigIntegerField()
+    throttle = models.BigIntegerField(null=True)
+    throttle_failures = models.BooleanField()
+    #: the beat entry, from a schedule
+    entry = KeyField(null=True)
     deadline = models.BigIntegerField(null=True)
+    start_by = models.BigIntegerField(null=True)
+    not_before = models.BigIntegerField(null=True)
+    put_off_since = models.BigIntegerField(null=True)
     owner = KeyField(null=True)
     token = models.BigIntegerField(null=True)
     expires_at = models.BigIntegerField(null=True)
@@ -89,6 +97,7 @@ class Execution(models.Model):
             FilledIndex(fields=["keep_until"], name="celery_guard_keep"),
             models.Index(fields=["task", "state", "created_at"], name="celery_guard_task"),
             models.Index(fields=["trigger_id"], name="celery_guard_trigger"),
+            FilledIndex(fields=["entry", "scheduled_at"], name="celery_guard_entry"),
         ]
 
     def __str__(self) -> str:
@@ -96,11 +105,15 @@ class Execution(models.Model):
 
 
 class Lock(models.Model):
-    """A lock key: the key of the execution that holds it, and the highest token that it gave."""
+    """A lock key: the keys of the executions that hold it, and the highest token that it gave."""
 
     lock_key = KeyField(primary_key=True)
-    holder = KeyField(null=True)
+    #: JSON list of execution keys, empty where it is free
+    holders = models.TextField()
     token = models.BigIntegerField()
+    #: until when it stays closed after the success of ``quiet_by``
+    quiet_until = models.BigIntegerField()
+    quiet_by = KeyField(null=True)
 
     def __str__(self) -> str:
         return str(self.lock_key)

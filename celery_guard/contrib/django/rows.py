@@ -17,15 +17,16 @@ from .fields import MAX_LENGTH
 Row = dict[str, Any]
 
 #: Columns of limited length that are compared.
-_KEYS = ("key", "task", "lock_key", "trigger_id", "fingerprint", "source", "by", "owner")
+_KEYS = ("key", "task", "lock_key", "trigger_id", "fingerprint", "source", "by", "owner", "entry")
 #: Opaque text, which must come back as it was.
 _TEXTS = ("message", "result", "checkpoint")
 _PLAIN = (
     *("number", "scheduled_at", "lease", "max_attempts", "keep", "unique_for", "deadline", "token"),
     *("expires_at", "attempt", "lost_attempts", "retries", "triggers", "order", "created_at", "started_at"),
-    *("finished_at", "keep_until", "due_at", "sends", "previous"),
+    *("finished_at", "keep_until", "due_at", "sends", "previous", "slots", "throttle", "start_by"),
+    *("not_before", "put_off_since"),
 )
-_FLAGS = ("once_per_key", "hold")
+_FLAGS = ("once_per_key", "hold", "throttle_failures")
 
 #: All that a record is made of, in the order of every SELECT.
 COLUMNS = (*_KEYS, *_TEXTS, *_PLAIN, *_FLAGS, "overlap", "state", "reason", "queue_key", "followers")

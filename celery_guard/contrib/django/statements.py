@@ -56,9 +56,9 @@ class Statements:
         self.peek = sql("SELECT {time}, {columns} FROM {executions} WHERE {current_key} = %s")
         self.load = self._load()
         # Asked under the lock only, so the time is known.
-        self.head = sql(
+        self.heads = sql(
             "SELECT {columns} FROM {executions} WHERE {queue_key} = %s "
-            "ORDER BY {order}, {number}, {key} LIMIT 1{taken}"
+            "ORDER BY {order}, {number}, {key} LIMIT %s{taken}"
         )
         self.queued = sql("SELECT COUNT(*) FROM {executions} WHERE {queue_key} = %s")
         self.insert = sql("INSERT INTO {executions} ({columns}, {current_key}) VALUES ({values})").replace(
@@ -77,7 +77,10 @@ class Statements:
             "UPDATE {executions} SET {current_key} = {key}, "
             "{due_at} = CASE WHEN {followers} = '' THEN NULL ELSE %s END WHERE {key} = %s AND {number} = %s"
         )
-        self.save_lock = sql("UPDATE {locks} SET {holder} = %s, {token} = %s WHERE {lock_key} = %s")
+        self.save_lock = sql(
+            "UPDATE {locks} SET {holders} = %s, {token} = %s, {quiet_until} = %s, {quiet_by} = %s "
+            "WHERE {lock_key} = %s"
+        )
         self.lead = sql("UPDATE {dispatchers} SET {owner} = %s, {expires_at} = %s WHERE {name} = %s")
         self.due = sql(
             "SELECT {key} FROM {executions} WHERE {due_at} <= %s AND {current_key} IS NOT NULL "
@@ -103,17 +106,21 @@ class Statements:
             "SELECT {time}, found.* FROM (SELECT 1) AS one LEFT JOIN found ON TRUE"
         )
 
-    def take(self, table: str, name: str, columns: tuple[str, str], empty: str) -> tuple[str, str | None]:
+    def take(self, table: str, name: str, columns: tuple[str, ...], empty: str) -> tuple[str, str | None]:
         """Return what takes one row by its name and reads time and columns, and what makes it where that
         finds none (None where the first one does)."""
-        parts = {"table": "{" + table + "}", "name": "{" + name + "}", "a": columns[0], "b": columns[1]}
-        insert = _fill("INSERT INTO <table> (<name>, {<a>}, {<b>}) VALUES (%s, " + empty + ")", parts)
+        parts = {
+            "table": "{" + table + "}",
+            "name": "{" + name + "}",
+            "last": "{" + columns[-1] + "}",
+            "columns": ", ".join("{" + column + "}" for column in columns),
+            "qualified": ", ".join("{" + table + "}.{" + column + "}" for column in columns),
+        }
+        insert = _fill("INSERT INTO <table> (<name>, <columns>) VALUES (%s, " + empty + ")", parts)
         if self._dialect.upserts:
-            tail = (
-                " ON CONFLICT (<name>) DO UPDATE SET {<b>} = <table>.{<b>} RETURNING {time}, <table>.{<a>}, "
-            )
-            return self._sql(insert + _fill(tail + "<table>.{<b>}", parts)), None
-        select = _fill("SELECT {time}, {<a>}, {<b>} FROM <table> WHERE <name> = %s{taken}", parts)
+            tail = " ON CONFLICT (<name>) DO UPDATE SET <last> = <table>.<last> RETURNING {time}, <qualified>"
+            return self._sql(insert + _fill(tail, parts)), None
+        select = _fill("SELECT {time}, <columns> FROM <table> WHERE <name> = %s{taken}", parts)
         if self._dialect.for_update:
             # Not IGNORE: that takes a shared lock first, and two of those wait for each other.
             insert += _fill(" ON DUPLICATE KEY UPDATE <name> = <name>", parts)
@@ -163,9 +170,10 @@ class Statements:
         )
 
     def purge_locks(self, count: int) -> str:
-        """Return what deletes free locks with old tokens: lock keys, the token that all are below."""
+        """Return what deletes free locks with old tokens: lock keys, the token that all are below, now."""
         return self._sql(
-            "DELETE FROM {locks} WHERE {lock_key} IN ({values}) AND {holder} IS NULL AND {token} < %s"
+            "DELETE FROM {locks} WHERE {lock_key} IN ({values}) AND {holders} = '' AND {token} < %s "
+            "AND {quiet_until} <= %s"
         ).replace("{values}", places(count))
 
 

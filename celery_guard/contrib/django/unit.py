@@ -6,6 +6,7 @@ token that were read, so a write that would not fit fails and the step starts ag
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -48,8 +49,8 @@ class SqlUnit:
         self.now = 0
         #: rows as they are in the table, by key
         self._seen: dict[str, Row] = {}
-        #: the head of a queue, while nothing was written
-        self._heads: dict[str, tuple[Any, ...] | None] = {}
+        #: the first of a queue, and how many were asked for, while nothing was written
+        self._heads: dict[str, tuple[int, list[tuple[Any, ...]]]] = {}
 
     # -- statements ---------------------------------------------------------------------------------
 
@@ -84,10 +85,19 @@ class SqlUnit:
     # -- locks --------------------------------------------------------------------------------------
 
     def lock(self, lock_key: str) -> Lock:
-        holder, token = self.take("locks", "lock_key", ("holder", "token"), "NULL, 0", lock_key)
-        return Lock(lock_key=lock_key, holder=holder, token=token)
+        columns = ("holders", "token", "quiet_until", "quiet_by")
+        holders, token, quiet_until, quiet_by = self.take(
+            "locks", "lock_key", columns, "'', 0, 0, NULL", lock_key
+        )
+        return Lock(
+            lock_key=lock_key,
+            holders=json.loads(holders) if holders else [],
+            token=token,
+            quiet_until=quiet_until,
+            quiet_by=quiet_by,
+        )
 
-    def take(self, table: str, name: str, columns: tuple[str, str], empty: str, value: str) -> Sequence[Any]:
+    def take(self, table: str, name: str, columns: tuple[str, ...], empty: str, value: str) -> Sequence[Any]:
         """Take a row by its name, made where it is missing, and read the time after that."""
         first, make = self.sql.take(table, name, columns, empty)
         found = self.row(first, (value,))
@@ -100,7 +110,9 @@ class SqlUnit:
         return found[1:]
 
     def save_lock(self, lock: Lock) -> None:
-        self._wrote(self.run(self.sql.save_lock, (lock.holder, lock.token, lock.lock_key)), lock.lock_key)
+        holders = json.dumps(lock.holders) if lock.holders else ""
+        values = (holders, lock.token, lock.quiet_until, lock.quiet_by)
+        self._wrote(self.run(self.sql.save_lock, (*values, lock.lock_key)), lock.lock_key)
 
     # -- executions ---------------------------------------------------------------------------------
 
@@ -130,11 +142,13 @@ class SqlUnit:
         self._seen[record.key] = encode(record)
         return record
 
-    def head(self, lock_key: str) -> Record | None:
-        if lock_key not in self._heads:
-            self._heads[lock_key] = self.row(self.sql.head, (lock_key,))
-        found = self._heads[lock_key]
-        return None if found is None else self._remember(decode(found))
+    def heads(self, lock_key: str, count: int) -> list[Record]:
+        asked, found = self._heads.get(lock_key, (0, []))
+        # a queue that was shorter than what was asked for has no more
+        if asked < count and (asked == 0 or len(found) == asked):
+            found = self.rows(self.sql.heads, (lock_key, count))
+            self._heads[lock_key] = count, found
+        return [self._remember(decode(row)) for row in found[:count]]
 
     def queued(self, lock_key: str) -> int:
         found = self.row(self.sql.queued, (lock_key,))

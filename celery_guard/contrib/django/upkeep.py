@@ -51,7 +51,8 @@ def purge(unit: SqlUnit, limit: int) -> Sequence[str]:
 def purge_locks(unit: SqlUnit, lock_keys: Sequence[str]) -> None:
     """Delete those of the locks that nobody holds and nobody held lately."""
     keys = sorted(set(lock_keys))
-    unit.run(unit.sql.purge_locks(len(keys)), (*keys, (unit.tell() - LOCK_KEEP) * 1000))
+    now = unit.tell()
+    unit.run(unit.sql.purge_locks(len(keys)), (*keys, (now - LOCK_KEEP) * 1000, now))
 
 
 def check(unit: SqlUnit) -> Sequence[str]:

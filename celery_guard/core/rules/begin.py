@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..contract import Answered, Begun, Dispatch, InFlight, Joined, Mismatch, Trigger
+from ..contract import Answered, Begun, InFlight, Joined, Mismatch, Trigger
 from ..options import Overlap
 from ..states import REOPENABLE, State
 from .grant import acquired_by, start
-from .identity import answers, mismatch, new_record, reopened
-from .overlap import second_trigger
+from .identity import answers, mismatch, new_record, reopened, set_options
+from .overlap import second_trigger, turned
 from .record import Lock, Record, Unit
-from .steps import holder_of, lost_attempt, wake
+from .steps import TOO_LATE, holders_of, lost_attempt, wake
 
 
 def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
@@ -71,16 +71,34 @@ def answer_for(unit: Unit, record: Record, trigger: Trigger) -> Answered:
 
 
 def acquire(unit: Unit, lock: Lock, record: Record, trigger: Trigger, owner: str, retries: int) -> Begun:
+    if record.attempt == 0 and trigger.start_by is not None and unit.now >= trigger.start_by:
+        return too_late(unit, lock, record, trigger)
     if trigger.overlap is Overlap.ALLOW:
         return start(unit, lock, record, trigger, owner, retries)
-    holder = holder_of(unit, lock)
-    if holder is not None and holder.key == record.key:
-        return start(unit, lock, record, trigger, owner, retries)  # it kept the lock between two tries
-    head = unit.head(lock.lock_key)
-    if holder is None and (head is None or head.key == record.key):
-        return start(unit, lock, record, trigger, owner, retries)
-    dispatches: list[Dispatch] = []
-    if holder is None:
-        dispatches = wake(unit, lock)  # a net below: the lock is free and somebody waits
-    begun = second_trigger(unit, lock, record, trigger, owner, retries, holder)
+    holders = holders_of(unit, lock)
+    if any(holder.key == record.key for holder in holders):
+        return start(unit, lock, record, trigger, owner, retries, holders)  # kept between two tries
+    room = trigger.slots - len(holders)
+    heads = unit.heads(lock.lock_key, max(room, 1))
+    closed = closed_to(unit, lock, record, trigger)
+    if room > 0 and not closed and (len(heads) < room or any(head.key == record.key for head in heads)):
+        return start(unit, lock, record, trigger, owner, retries, holders)
+    # a net below: there is room and somebody waits
+    dispatches = wake(unit, lock) if room > 0 and not closed else []
+    begun = second_trigger(unit, lock, record, trigger, owner, retries, holders)
     return Begun(answer=begun.answer, dispatches=[*dispatches, *begun.dispatches])
+
+
+def closed_to(unit: Unit, lock: Lock, record: Record, trigger: Trigger) -> bool:
+    """Whether a first attempt may not start although there is room: throttled, or not yet debounced."""
+    if record.attempt:
+        return False
+    if trigger.throttle and lock.quiet_until > unit.now:
+        return True
+    return trigger.debounce is not None and (record.not_before is None or record.not_before > unit.now)
+
+
+def too_late(unit: Unit, lock: Lock, record: Record, trigger: Trigger) -> Begun:
+    set_options(record, trigger)
+    begun = turned(unit, record, State.EXPIRED, TOO_LATE, None)
+    return Begun(answer=begun.answer, dispatches=[*begun.dispatches, *wake(unit, lock)])

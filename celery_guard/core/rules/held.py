@@ -78,6 +78,10 @@ def finish(unit: Unit, finish: Finish) -> Done | Refused:
     else:
         record.due_at = None
     unit.save(record)
+    if record.throttle and (
+        finish.state is State.SUCCEEDED or (finish.state is State.FAILED and record.throttle_failures)
+    ):
+        lock.quiet_until, lock.quiet_by = unit.now + record.throttle, record.key
     if not (finish.state is State.RETRYING and record.hold):
         dispatches.extend(release(unit, lock, record))
     return Done(state=record.state, dispatches=dispatches)

@@ -45,6 +45,7 @@ def new_record(unit: Unit, trigger: Trigger, before: Record | None) -> Record:
         source=trigger.source,
         overlap=trigger.overlap,
         scheduled_at=trigger.scheduled_at,
+        entry=trigger.entry,
         order=min(trigger.order or unit.now, unit.now),
         created_at=unit.now,
         previous=before.number if before else None,
@@ -64,6 +65,16 @@ def set_options(record: Record, trigger: Trigger) -> None:
     record.unique_for = trigger.unique_for
     record.once_per_key = trigger.once_per_key
     record.hold = trigger.hold
+    record.slots = trigger.slots
+    record.throttle = trigger.throttle
+    record.throttle_failures = trigger.throttle_failures
+    age = trigger.max_waiting_age
+    record.start_by = earliest(trigger.start_by, None if age is None else record.order + age)
+
+
+def earliest(*times: int | None) -> int | None:
+    """Return the first of the times that are set."""
+    return min((time for time in times if time is not None), default=None)
 
 
 def reopened(unit: Unit, record: Record, trigger: Trigger) -> Record:
@@ -71,6 +82,7 @@ def reopened(unit: Unit, record: Record, trigger: Trigger) -> Record:
     record.trigger_id, record.message, record.source = trigger.trigger_id, trigger.message, trigger.source
     record.lost_attempts = record.retries = record.sends = 0
     record.finished_at = record.keep_until = record.deadline = None
+    record.not_before = record.put_off_since = None
     record.result = None
     return record
 

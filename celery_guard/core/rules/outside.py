@@ -8,14 +8,14 @@ from ..contract import Dispatch, Done, Refused, Trigger
 from ..errors import TransitionError
 from ..states import State, may_move
 from .identity import answers, new_record
+from .overlap import look_again
 from .record import Lock, Record, Unit
 from .steps import (
     ENDINGS,
-    LOOK_AGAIN,
     MAX_NOTICES,
+    WAITED_TOO_LONG,
     backoff,
     end_passively,
-    holder_of,
     lost_attempt,
     move,
     notices,
@@ -75,8 +75,7 @@ def ended(unit: Unit, lock: Lock, record: Record, state: State, reason: str) -> 
     dispatches = list(notices(unit, record))
     unit.save(record)
     dispatches.extend(release(unit, lock, record))
-    if lock.holder is None:
-        dispatches.extend(wake(unit, lock))
+    dispatches.extend(wake(unit, lock))
     return Done(state=record.state, dispatches=dispatches)
 
 
@@ -89,8 +88,7 @@ def revoke(unit: Unit, key: str, reason: str) -> Done | Refused:
         return Refused(reason="superseded", state=record.state)
     dispatches = end_passively(unit, record, State.REVOKED, reason)
     dispatches.extend(release(unit, lock, record))
-    if lock.holder is None:
-        dispatches.extend(wake(unit, lock))
+    dispatches.extend(wake(unit, lock))
     return Done(state=record.state, dispatches=dispatches)
 
 
@@ -122,12 +120,13 @@ def attend(unit: Unit, key: str) -> tuple[Sequence[Dispatch], bool]:
 def attend_waiting(unit: Unit, lock: Lock, record: Record) -> list[Dispatch]:
     if record.deadline is not None and unit.now >= record.deadline:
         dispatches = end_passively(unit, record, State.LOCK_TIMEOUT, "it waited as long as wait_for allows")
-        if holder_of(unit, lock) is None:
-            dispatches.extend(wake(unit, lock))
-        return dispatches
-    record.due_at = min(record.deadline or unit.now + LOOK_AGAIN, unit.now + LOOK_AGAIN)
+        return [*dispatches, *wake(unit, lock)]
+    if record.start_by is not None and record.attempt == 0 and unit.now >= record.start_by:
+        dispatches = end_passively(unit, record, State.EXPIRED, WAITED_TOO_LONG)
+        return [*dispatches, *wake(unit, lock)]
+    record.due_at = look_again(unit, lock, record)
     unit.save(record)
-    return wake(unit, lock) if holder_of(unit, lock) is None else []
+    return wake(unit, lock)
 
 
 def attend_final(unit: Unit, record: Record) -> list[Dispatch]:

@@ -33,7 +33,17 @@ class Record:
     unique_for: int = 0
     once_per_key: bool = False
     hold: bool = False
+    slots: int = 1
+    throttle: int | None = None
+    throttle_failures: bool = False
+    entry: str | None = None
     deadline: int | None = None
+    #: its first attempt starts before this or never
+    start_by: int | None = None
+    #: it is not woken before this
+    not_before: int | None = None
+    #: since when newer triggers put it off
+    put_off_since: int | None = None
     owner: str | None = None
     token: int | None = None
     expires_at: int | None = None
@@ -86,6 +96,7 @@ class Record:
             source=self.source,
             overlap=self.overlap,
             scheduled_at=self.scheduled_at,
+            entry=self.entry,
             fingerprint=self.fingerprint,
             owner=self.owner,
             token=self.token,
@@ -104,11 +115,14 @@ class Record:
 
 @dataclass(kw_only=True)
 class Lock:
-    """A lock key: who holds it, and the highest token it ever gave."""
+    """A lock key: who holds it (as many as it has slots), and the highest token it ever gave."""
 
     lock_key: str
-    holder: str | None = None
+    holders: list[str] = field(default_factory=list)
     token: int = 0
+    #: until when it stays closed after the success of ``quiet_by``
+    quiet_until: int = 0
+    quiet_by: str | None = None
 
 
 class Unit(Protocol):
@@ -125,8 +139,8 @@ class Unit(Protocol):
     def load(self, key: str) -> Record | None:
         """Read and take."""
 
-    def head(self, lock_key: str) -> Record | None:
-        """Take the first of the queue: the queued record with the lowest ``(order, number)``."""
+    def heads(self, lock_key: str, count: int) -> list[Record]:
+        """Take the first of the queue: the queued records with the lowest ``(order, number)``."""
 
     def queued(self, lock_key: str) -> int:
         """Count the queue."""

@@ -17,6 +17,9 @@ RESEND_MAX = 300_000
 LOOK_AGAIN = 60_000
 #: How often the answer to a passive ending is sent before it is given up.
 MAX_NOTICES = 8
+#: Why a first attempt never came.
+TOO_LATE = "it is too old to start (start_within or expires)"
+WAITED_TOO_LONG = "it waited until it was too old (max_waiting_age, start_within or expires)"
 #: What may be said from outside of a body about how its execution ended.
 ENDINGS = frozenset({State.REVOKED, State.EXPIRED, State.FAILED})
 
@@ -68,32 +71,56 @@ def end_passively(
 
 
 def wake(unit: Unit, lock: Lock) -> list[Dispatch]:
-    """The lock is free: send the message of whoever is at the head of the queue."""
-    head = unit.head(lock.lock_key)
-    if head is None or head.state is not State.WAITING:
+    """Send the messages of those at the head of the queue for whom there is room now."""
+    waiting = unit.heads(lock.lock_key, 1)
+    if not waiting:
         return []
-    move(unit, head, State.PENDING, "its turn has come")
-    head.due_at = backoff(head, unit.now)
-    unit.save(head)
-    return [Dispatch(key=head.key, trigger_id=head.trigger_id, message=head.message, why="released")]
+    room = waiting[0].slots - len(holders_of(unit, lock))
+    if room > 1:
+        waiting = unit.heads(lock.lock_key, room)
+    sent = []
+    for record in waiting[: max(room, 0)]:
+        if record.state is not State.WAITING:
+            continue  # it was woken before
+        if record.overlap is Overlap.COALESCE and record.put_off_since is None:
+            record.put_off_since = unit.now
+        closed = closed_until(lock, record)
+        if closed > unit.now:
+            record.due_at = min(record.due_at or closed, closed)
+            unit.save(record)
+            continue
+        move(unit, record, State.PENDING, "its turn has come")
+        record.due_at = backoff(record, unit.now)
+        unit.save(record)
+        sent.append(
+            Dispatch(key=record.key, trigger_id=record.trigger_id, message=record.message, why="released")
+        )
+    return sent
+
+
+def closed_until(lock: Lock, record: Record) -> int:
+    """Until when a first attempt may not start although there is room: debounced, or throttled."""
+    if record.attempt:
+        return 0
+    return max(record.not_before or 0, lock.quiet_until if record.throttle else 0)
 
 
 def release(unit: Unit, lock: Lock, record: Record) -> list[Dispatch]:
-    if lock.holder != record.key:
+    if record.key not in lock.holders:
         return []
-    lock.holder = None
+    lock.holders.remove(record.key)
     unit.save_lock(lock)
     return wake(unit, lock)
 
 
-def holder_of(unit: Unit, lock: Lock) -> Record | None:
-    """Who holds the lock now, by a living lease."""
-    if lock.holder is None:
-        return None
-    holder = unit.load(lock.holder)
-    if holder is None or holder.lock_key != lock.lock_key or not holder.alive(unit.now):
-        return None
-    return holder
+def holders_of(unit: Unit, lock: Lock) -> list[Record]:
+    """Who holds the lock now, by living leases."""
+    found = (unit.load(key) for key in lock.holders)
+    return [
+        holder
+        for holder in found
+        if holder is not None and holder.lock_key == lock.lock_key and holder.alive(unit.now)
+    ]
 
 
 def lost_attempt(unit: Unit, lock: Lock, record: Record, reason: str) -> list[Dispatch]:

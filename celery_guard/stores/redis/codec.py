@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from ...core.contract import (
@@ -35,6 +37,7 @@ FIELDS = (
     "source",
     "overlap",
     "scheduled_at",
+    "entry",
     "fingerprint",
     "owner",
     "token",
@@ -86,7 +89,7 @@ def _number(value: int | None) -> str:
 
 
 def trigger_args(trigger: Trigger) -> list[Any]:
-    """Return a trigger as the 19 arguments that ``trigger_at`` reads."""
+    """Return a trigger as the 21 arguments that ``trigger_at`` reads."""
     return [
         trigger.key,
         trigger.task,
@@ -107,7 +110,32 @@ def trigger_args(trigger: Trigger) -> list[Any]:
         _number(trigger.wait_for),
         _number(trigger.max_queue),
         _flag(trigger.hold),
+        optional(trigger.entry),
+        _rare(trigger),
     ]
+
+
+#: What few triggers ask for: one JSON object with what differs from these.
+_RARE: dict[str, Any] = {
+    field.name: field.default
+    for field in fields(Trigger)
+    if field.name
+    in {
+        "slots",
+        "start_by",
+        "max_waiting_age",
+        "throttle",
+        "throttle_failures",
+        "debounce",
+        "max_delay",
+        "oldest",
+    }
+}
+
+
+def _rare(trigger: Trigger) -> str:
+    asked = {name: getattr(trigger, name) for name in _RARE}
+    return "" if asked == _RARE else json.dumps({k: v for k, v in asked.items() if v != _RARE[k]})
 
 
 def dispatches(items: Sequence[Any]) -> list[Dispatch]:

@@ -1,5 +1,5 @@
 -- with: states unit rules begin_rules
-local trigger, owner, retries = trigger_at(3), ARGV[22], tonumber(ARGV[23])
+local trigger, owner, retries = trigger_at(3), ARGV[24], tonumber(ARGV[25])
 
 local function begin()
   local this = lock(trigger.lock_key)

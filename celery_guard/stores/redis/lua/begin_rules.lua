@@ -27,10 +27,17 @@ local function _answer(record, trigger)
   return answered(record, record.result)
 end
 
-local function _start(this, record, trigger, owner, retries)
+local function _start(this, record, trigger, owner, retries, beside)
   -- See core/rules: by the clock in microseconds, and by one at least.
   this.token = math.max(this.token + 1, now * 1000)
-  if trigger.overlap ~= 'allow' then this.holder = record.key end
+  if trigger.overlap ~= 'allow' then
+    this.holders = {}
+    for _, holder in ipairs(beside or {}) do
+      if holder.key ~= record.key then this.holders[#this.holders + 1] = holder.key end
+    end
+    this.holders[#this.holders + 1] = record.key
+    this.given[record.key] = this.token
+  end
   save_lock(this)
   _options(record, trigger)
   _move(record, 'running')
@@ -39,7 +46,7 @@ local function _start(this, record, trigger, owner, retries)
   record.owner, record.token = owner, this.token
   record.attempt = record.attempt + 1
   record.sends = 0
-  record.deadline = nil
+  record.deadline, record.not_before, record.put_off_since = nil, nil, nil
   record.started_at = now
   record.expires_at = now + record.lease
   record.due_at = record.expires_at
@@ -47,15 +54,17 @@ local function _start(this, record, trigger, owner, retries)
   return begun(_acquired(record))
 end
 
-local function look_again(record)
-  return math.min(record.deadline or (now + LOOK_AGAIN), now + LOOK_AGAIN)
+local function look_again(this, record)
+  local closed = _closed_until(this, record)
+  local due = earliest(earliest(record.deadline, record.start_by), closed > now and closed or nil)
+  return math.min(due or (now + LOOK_AGAIN), now + LOOK_AGAIN)
 end
 
-local function _park(record, trigger)
+local function _park(this, record, trigger)
   _move(record, 'waiting', 'the lock is held')
   record.queued = true
   if not record.deadline and trigger.wait_for then record.deadline = now + trigger.wait_for end
-  record.due_at = look_again(record)
+  record.due_at = look_again(this, record)
   save(record)
 end
 
@@ -66,71 +75,139 @@ local function _turned(record, state, reason, by)
   return begun(answered(record), dispatches)
 end
 
-local function _coalesce(this, record, first, blocker)
-  if first and first.key == record.key then first = nil end
-  local newer = first or blocker
-  if newer.order > record.order then
+local function _overdue(record, delay)
+  return record.put_off_since and now >= record.put_off_since + delay
+end
+
+local function _put_off(record, trigger, delay, since, free)
+  if not since and free then since = now end
+  record.put_off_since = since
+  if trigger.debounce then
+    record.not_before = earliest(now + trigger.debounce, since and since + delay)
+  end
+end
+
+local function _coalesce(this, record, trigger, holders)
+  local delay = trigger.max_delay or math.max(MAX_DELAY, 10 * (trigger.debounce or 0))
+  local rivals = {}
+  for _, rival in ipairs(heads(this.lock_key, 3)) do
+    if rival.key ~= record.key and rival.overlap == 'coalesce' then rivals[#rivals + 1] = rival end
+  end
+  if rivals[1] and rivals[1].state == 'pending' and _overdue(rivals[1], delay) then table.remove(rivals, 1) end
+  local stands = rivals[#rivals]
+  local newer = stands
+  if not newer then
+    for _, holder in ipairs(holders) do
+      if not newer or holder.order > newer.order then newer = holder end
+    end
+  end
+  if newer and newer.order > record.order then
     return _turned(record, 'coalesced', newer.key .. ' is newer and stands for it', newer.key)
   end
+  if stands and trigger.oldest and record.attempt == 0 then
+    _put_off(stands, trigger, delay, stands.put_off_since, #holders == 0)
+    if stands.state == 'waiting' then stands.due_at = look_again(this, stands) end
+    save(stands)
+    return _turned(record, 'coalesced', stands.key .. ' runs for it, too', stands.key)
+  end
   local dispatches = {}
-  if first then
+  if record.attempt == 0 and not record.queued then
+    _put_off(record, trigger, delay, stands and stands.put_off_since, #holders == 0)
+  end
+  if stands then
     dispatches =
-      _end_passively(first, 'coalesced', record.key .. ' is newer and stands for it', record.key)
+      _end_passively(stands, 'coalesced', record.key .. ' is newer and stands for it', record.key)
   end
   if record.state ~= 'waiting' then _move(record, 'waiting', 'one run follows the running one') end
   record.queued = true
-  record.due_at = now + LOOK_AGAIN
+  record.due_at = look_again(this, record)
   save(record)
-  if not _holder(this) then extend(dispatches, _wake(this)) end
+  extend(dispatches, _wake(this))
   return begun({ 'parked', '0' }, dispatches)
 end
 
-local function _replace(this, record, trigger, owner, retries, holder)
+local function _replace(this, record, trigger, owner, retries, holders)
+  local holder, beside = holders[1], {}
+  for _, other in ipairs(holders) do
+    if other.order < holder.order or (other.order == holder.order
+      and member(other.number, other.key) < member(holder.number, holder.key)) then holder = other end
+  end
   if holder.order > record.order then
     return _turned(record, 'skipped', holder.key .. ' is newer and holds the lock', holder.key)
   end
   local state = 'skipped'
   if holder.state == 'running' then state = 'replaced' end
   local dispatches = _end_passively(holder, state, record.key .. ' took its place', record.key)
-  return begun(_start(this, record, trigger, owner, retries)[1], dispatches)
+  for _, other in ipairs(holders) do
+    if other.key ~= holder.key then beside[#beside + 1] = other end
+  end
+  return begun(_start(this, record, trigger, owner, retries, beside)[1], dispatches)
 end
 
-local function _second_trigger(this, record, trigger, owner, retries, holder)
+-- Why there is no room, and who is in the way.
+local function _blocker(this, record, holders)
+  local first = holders[1]
+  if not first then
+    first = heads(this.lock_key, 1)[1]
+    if first and first.key == record.key then first = nil end
+  end
+  if first then return 'held by ' .. first.key, first.key end
+  return 'throttled after ' .. (this.quiet_by or 'None'), this.quiet_by
+end
+
+local function _second_trigger(this, record, trigger, owner, retries, holders)
   _options(record, trigger)
   record.message, record.retries = trigger.message, retries
-  local first = head(this.lock_key)
-  local blocker = holder or first
-  if trigger.overlap == 'replace' and holder then
-    return _replace(this, record, trigger, owner, retries, holder)
+  if trigger.overlap == 'replace' and #holders >= trigger.slots then
+    return _replace(this, record, trigger, owner, retries, holders)
   end
-  if trigger.overlap == 'coalesce' then return _coalesce(this, record, first, blocker) end
+  if trigger.overlap == 'coalesce' then return _coalesce(this, record, trigger, holders) end
+  local why, by = _blocker(this, record, holders)
   if trigger.overlap == 'wait' or trigger.overlap == 'queue' then
     local ahead = queued(this.lock_key)
     if record.queued then
-      if record.state ~= 'waiting' then _park(record, trigger) end
+      if record.state ~= 'waiting' then _park(this, record, trigger) end
       return begun({ 'parked', int(ahead - 1) })
     end
     if trigger.max_queue and record.attempt == 0 and ahead >= trigger.max_queue then
-      return _turned(record, 'skipped', 'the queue is full (' .. int(ahead) .. ' waiting)', blocker.key)
+      return _turned(record, 'skipped', 'the queue is full (' .. int(ahead) .. ' waiting)', by)
     end
-    _park(record, trigger)
+    _park(this, record, trigger)
     return begun({ 'parked', int(ahead) })
   end
-  return _turned(record, 'skipped', 'held by ' .. blocker.key, blocker.key)
+  return _turned(record, 'skipped', why, by)
+end
+
+-- Whether a first attempt may not start although there is room: throttled, or not yet debounced.
+local function _closed_to(this, record, trigger)
+  if record.attempt ~= 0 then return false end
+  if trigger.throttle and this.quiet_until > now then return true end
+  return trigger.debounce ~= nil and (not record.not_before or record.not_before > now)
 end
 
 local function _acquire(this, record, trigger, owner, retries)
-  if trigger.overlap == 'allow' then return _start(this, record, trigger, owner, retries) end
-  local holder = _holder(this)
-  if holder and holder.key == record.key then
-    return _start(this, record, trigger, owner, retries) -- it kept the lock between two tries
+  if record.attempt == 0 and trigger.start_by and now >= trigger.start_by then
+    _options(record, trigger)
+    local expired = _turned(record, 'expired', TOO_LATE)
+    return begun(expired[1], extend(expired[2], _wake(this)))
   end
-  local first = head(this.lock_key)
-  if not holder and (not first or first.key == record.key) then
-    return _start(this, record, trigger, owner, retries)
+  if trigger.overlap == 'allow' then return _start(this, record, trigger, owner, retries) end
+  local holders = _holders(this)
+  for _, holder in ipairs(holders) do
+    if holder.key == record.key then -- it kept the lock between two tries
+      return _start(this, record, trigger, owner, retries, holders)
+    end
+  end
+  local room = trigger.slots - #holders
+  local first = heads(this.lock_key, math.max(room, 1))
+  local closed = _closed_to(this, record, trigger)
+  if room > 0 and not closed then
+    local may = #first < room
+    for _, other in ipairs(first) do may = may or other.key == record.key end
+    if may then return _start(this, record, trigger, owner, retries, holders) end
   end
   local dispatches = {}
-  if not holder then dispatches = _wake(this) end
-  local second = _second_trigger(this, record, trigger, owner, retries, holder)
+  if room > 0 and not closed then dispatches = _wake(this) end
+  local second = _second_trigger(this, record, trigger, owner, retries, holders)
   return begun(second[1], extend(dispatches, second[2]))
 end

@@ -1,6 +1,6 @@
 -- with: states unit rules
 local trigger = trigger_at(3)
-local state, reason, delivery, retries = ARGV[22], ARGV[23], optional(ARGV[24]), tonumber(ARGV[25])
+local state, reason, delivery, retries = ARGV[24], ARGV[25], optional(ARGV[26]), tonumber(ARGV[27])
 local this = lock(trigger.lock_key)
 local record = load(trigger.key)
 if not record or (FINAL[record.state] and not _answers(record, trigger)) then

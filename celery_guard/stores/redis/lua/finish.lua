@@ -29,6 +29,9 @@ local function finish()
     record.due_at = nil
   end
   save(record)
+  if record.throttle and (state == 'succeeded' or (state == 'failed' and record.throttle_failures)) then
+    this.quiet_until, this.quiet_by = now + record.throttle, record.key
+  end
   if not (state == 'retrying' and record.hold) then extend(dispatches, _release(this, record)) end
   return done(record.state, dispatches)
 end

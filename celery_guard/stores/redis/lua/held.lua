@@ -29,9 +29,10 @@ local function _refused(record, owner, token)
   -- Beyond core/rules, whose locks cannot get lost: an execution that runs under a lock which does not name it
   -- no longer excludes anybody.
   if record.overlap ~= 'allow' then
-    local holder = call('HGET', NS .. 'l:' .. record.lock_key, 'holder')
-    if not holder then return { 'refused', 'missing', record.state } end
-    if holder ~= record.key then return { 'refused', 'superseded', record.state } end
+    if call('HEXISTS', NS .. 'l:' .. record.lock_key, 'h:' .. record.key) == 0 then
+      local others = #lock(record.lock_key).holders > 0
+      return { 'refused', others and 'superseded' or 'missing', record.state }
+    end
   end
   return nil
 end

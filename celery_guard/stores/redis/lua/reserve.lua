@@ -1,5 +1,5 @@
 -- with: states unit rules
-local trigger, resend_after = trigger_at(3), tonumber(ARGV[22])
+local trigger, resend_after = trigger_at(3), tonumber(ARGV[24])
 local record = load(trigger.key)
 if record and (not FINAL[record.state] or _answers(record, trigger)) then
   if _mismatch(record, trigger) then return { ARGV[1], { 'mismatch', record.trigger_id } } end

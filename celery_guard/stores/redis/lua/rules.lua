@@ -4,6 +4,9 @@
 local RESEND, RESEND_MAX = 5000, 300000
 local LOOK_AGAIN = 60000
 local MAX_NOTICES = 8
+local MAX_DELAY = 60000
+local TOO_LATE = 'it is too old to start (start_within or expires)'
+local WAITED_TOO_LONG = 'it waited until it was too old (max_waiting_age, start_within or expires)'
 
 -- --- small steps -----------------------------------------------------------------------------------
 
@@ -53,27 +56,53 @@ local function _end_passively(record, state, reason, by)
   return sent
 end
 
+local function _holders(this)
+  local found = {}
+  for _, key in ipairs(this.holders) do
+    local record = load(key)
+    if record and record.lock_key == this.lock_key and alive(record) then found[#found + 1] = record end
+  end
+  return found
+end
+
+local function _closed_until(this, record)
+  if record.attempt ~= 0 then return 0 end
+  return math.max(record.not_before or 0, record.throttle and this.quiet_until or 0)
+end
+
 local function _wake(this)
-  local first = head(this.lock_key)
-  if not first or first.state ~= 'waiting' then return {} end
-  _move(first, 'pending', 'its turn has come')
-  first.due_at = _backoff(first)
-  save(first)
-  return { dispatch(first, 'released') }
+  local sent, waiting = {}, heads(this.lock_key, 1)
+  if #waiting == 0 then return sent end
+  local room = waiting[1].slots - #_holders(this)
+  if room > 1 then waiting = heads(this.lock_key, room) end
+  for i = 1, math.min(room, #waiting) do
+    local record = waiting[i]
+    if record.state == 'waiting' then
+      if record.overlap == 'coalesce' and not record.put_off_since then record.put_off_since = now end
+      local closed = _closed_until(this, record)
+      if closed > now then
+        record.due_at = math.min(record.due_at or closed, closed)
+        save(record)
+      else
+        _move(record, 'pending', 'its turn has come')
+        record.due_at = _backoff(record)
+        save(record)
+        sent[#sent + 1] = dispatch(record, 'released')
+      end
+    end
+  end
+  return sent
 end
 
 local function _release(this, record)
-  if this.holder ~= record.key then return {} end
-  this.holder = nil
-  save_lock(this)
-  return _wake(this)
-end
-
-local function _holder(this)
-  if not this.holder then return nil end
-  local record = load(this.holder)
-  if not record or record.lock_key ~= this.lock_key or not alive(record) then return nil end
-  return record
+  for i, key in ipairs(this.holders) do
+    if key == record.key then
+      table.remove(this.holders, i)
+      save_lock(this)
+      return _wake(this)
+    end
+  end
+  return {}
 end
 
 local function _answers(record, trigger)
@@ -90,6 +119,11 @@ local function _mismatch(record, trigger)
   return record.trigger_id ~= trigger.trigger_id and record.fingerprint ~= trigger.fingerprint
 end
 
+local function earliest(a, b)
+  if a and b then return math.min(a, b) end
+  return a or b
+end
+
 local function _options(record, trigger)
   record.lock_key = trigger.lock_key
   record.overlap = trigger.overlap
@@ -99,6 +133,11 @@ local function _options(record, trigger)
   record.unique_for = trigger.unique_for
   record.once_per_key = trigger.once_per_key
   record.hold = trigger.hold
+  record.slots = trigger.slots
+  record.throttle = trigger.throttle
+  record.throttle_failures = trigger.throttle_failures
+  record.start_by =
+    earliest(trigger.start_by, trigger.max_waiting_age and record.order + trigger.max_waiting_age)
 end
 
 local function _new(trigger, before)
@@ -115,6 +154,7 @@ local function _new(trigger, before)
   record.message = trigger.message
   record.source = trigger.source
   record.scheduled_at = trigger.scheduled_at
+  record.entry = trigger.entry
   record.order = trigger.order
   if trigger.order == 0 or trigger.order > now then record.order = now end
   record.created_at = now
@@ -137,13 +177,17 @@ local function _reopened(record, trigger)
   record.trigger_id, record.message, record.source = trigger.trigger_id, trigger.message, trigger.source
   record.lost_attempts, record.retries, record.sends = 0, 0, 0
   record.finished_at, record.keep_until, record.deadline = nil, nil, nil
+  record.not_before, record.put_off_since = nil, nil
   record.result = nil
   return record
 end
 
--- A trigger among the arguments, from place i on: 19 of them.
+-- A trigger among the arguments, from place i on: 21 of them. What is rarely asked for comes as one JSON
+-- object, or as nothing.
 local function trigger_at(i)
-  return {
+  local trigger = {
+    slots = 1,
+    throttle_failures = false,
     key = ARGV[i],
     task = ARGV[i + 1],
     lock_key = ARGV[i + 2],
@@ -163,7 +207,12 @@ local function trigger_at(i)
     wait_for = tonumber(ARGV[i + 16]),
     max_queue = tonumber(ARGV[i + 17]),
     hold = ARGV[i + 18] == '1',
+    entry = optional(ARGV[i + 19]),
   }
+  if ARGV[i + 20] ~= '' then
+    for name, value in pairs(cjson.decode(ARGV[i + 20])) do trigger[name] = value end
+  end
+  return trigger
 end
 
 -- --- answers: the first item says which ------------------------------------------------------------
@@ -203,6 +252,6 @@ end
 
 local function _released(this, record, dispatches)
   extend(dispatches, _release(this, record))
-  if not this.holder then extend(dispatches, _wake(this)) end
+  extend(dispatches, _wake(this))
   return done(record.state, dispatches)
 end

@@ -4,12 +4,13 @@ local dispatcher, ttl, limit = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local function _attend_waiting(this, record)
   if record.deadline and now >= record.deadline then
     local dispatches = _end_passively(record, 'lock_timeout', 'it waited as long as wait_for allows')
-    if not _holder(this) then extend(dispatches, _wake(this)) end
-    return dispatches
+    return extend(dispatches, _wake(this))
   end
-  record.due_at = look_again(record)
+  if record.start_by and record.attempt == 0 and now >= record.start_by then
+    return extend(_end_passively(record, 'expired', WAITED_TOO_LONG), _wake(this))
+  end
+  record.due_at = look_again(this, record)
   save(record)
-  if _holder(this) then return {} end
   return _wake(this)
 end
 

@@ -2,7 +2,7 @@
 --
 --   {ns}:x:<key>   hash    an execution; absent fields have their default
 --   {ns}:f:<key>   hash    other triggers of it: id -> "<n>:<message>", no message once answered
---   {ns}:l:<lock>  hash    a lock: holder, token
+--   {ns}:l:<lock>  hash    a lock: token, quiet_until, quiet_by; h:<key> -> token of each that holds it
 --   {ns}:q:<lock>  zset    who waits for it: "<number>:<key>" by order
 --   {ns}:due       zset    executions by when the dispatcher has to look
 --   {ns}:all       zset    executions by when they were recorded
@@ -54,13 +54,15 @@ local KIND = {
   expires_at = 'n', attempt = 'n', lost_attempts = 'n', retries = 'n', triggers = 'n', order = 'n',
   queued = 'b', created_at = 'n', started_at = 'n', finished_at = 'n', keep_until = 'n', due_at = 'n',
   sends = 'n', result = 's', checkpoint = 's', previous = 'n', followers = 'n', unanswered = 'n',
+  slots = 'n', throttle = 'n', throttle_failures = 'b', entry = 's', start_by = 'n', not_before = 'n',
+  put_off_since = 'n',
 }
 
 local DEFAULTS = {
   message = '', source = 'call', overlap = 'skip', state = 'pending', reason = '', lease = 60000,
   max_attempts = 5, keep = 0, unique_for = 0, once_per_key = false, hold = false, attempt = 0,
   lost_attempts = 0, retries = 0, triggers = 1, order = 0, queued = false, created_at = 0, sends = 0,
-  followers = 0, unanswered = 0,
+  followers = 0, unanswered = 0, slots = 1, throttle_failures = false,
 }
 local defaulted = { __index = DEFAULTS }
 
@@ -161,9 +163,9 @@ local function save(record)
   -- Nobody sends these again; a failed one may be replayed.
   if FINAL[record.state] and not REOPENABLE[record.state] and not record.due_at then record.message = nil end
   local fields, set, gone = {}, {}, {}
-  for name, kind in pairs(KIND) do
-    local value = record[name]
-    if value ~= nil and value ~= DEFAULTS[name] then
+  for name, value in pairs(record) do
+    local kind = KIND[name]
+    if kind and value ~= DEFAULTS[name] then
       local text = value
       if kind == 'n' then text = int(value) elseif kind == 'b' then text = '1' end
       fields[name] = text
@@ -171,9 +173,10 @@ local function save(record)
         set[#set + 1] = name
         set[#set + 1] = text
       end
-    elseif old and old[name] then
-      gone[#gone + 1] = name
     end
+  end
+  for name in pairs(old or {}) do
+    if KIND[name] and not fields[name] then gone[#gone + 1] = name end
   end
   local x = NS .. 'x:' .. record.key
   if #set > 0 then call('HSET', x, unpack(set)) end
@@ -218,8 +221,22 @@ local locks = {}
 local function lock(lock_key)
   local known = locks[lock_key]
   if not known then
-    local fields = call('HMGET', NS .. 'l:' .. lock_key, 'holder', 'token')
-    known = { lock_key = lock_key, holder = fields[1] or nil, token = tonumber(fields[2] or 0) }
+    known = { lock_key = lock_key, holders = {}, given = {}, stored = {}, token = 0, quiet_until = 0 }
+    local flat = call('HGETALL', NS .. 'l:' .. lock_key)
+    for i = 1, #flat, 2 do
+      local name, value = flat[i], flat[i + 1]
+      if name == 'quiet_by' then
+        known.quiet_by = value
+      elseif string.sub(name, 1, 2) == 'h:' then
+        local key = string.sub(name, 3)
+        known.holders[#known.holders + 1] = key
+        known.given[key] = tonumber(value)
+        known.stored[key] = known.given[key]
+      else
+        known[name] = tonumber(value)
+      end
+    end
+    table.sort(known.holders, function(a, b) return known.given[a] < known.given[b] end)
     locks[lock_key] = known
   end
   return known
@@ -228,27 +245,41 @@ end
 -- A free lock may be forgotten after days: its tokens follow the time, so the next one is higher all the same.
 local function save_lock(this)
   local name = NS .. 'l:' .. this.lock_key
-  if this.holder then
-    call('HSET', name, 'token', int(this.token), 'holder', this.holder)
+  local set, gone, held = { 'token', int(this.token) }, {}, {}
+  for _, key in ipairs(this.holders) do
+    held[key] = this.given[key]
+    if this.stored[key] ~= held[key] then extend(set, { 'h:' .. key, int(held[key]) }) end
+  end
+  for key in pairs(this.stored) do
+    if not held[key] then gone[#gone + 1] = 'h:' .. key end
+  end
+  if this.quiet_by then extend(set, { 'quiet_until', int(this.quiet_until), 'quiet_by', this.quiet_by }) end
+  call('HSET', name, unpack(set))
+  if #gone > 0 then call('HDEL', name, unpack(gone)) end
+  this.stored = held
+  if #this.holders > 0 then
     call('PERSIST', name)
   else
-    call('HSET', name, 'token', int(this.token))
-    call('HDEL', name, 'holder')
-    call('PEXPIRE', name, LOCK_KEEP)
+    call('PEXPIRE', name, int(math.max(LOCK_KEEP, this.quiet_until - now)))
   end
 end
 
-local function head(lock_key)
-  local queue = NS .. 'q:' .. lock_key
+-- The first of the queue: by order, then by number and key.
+local function heads(lock_key, count)
+  local queue, found = NS .. 'q:' .. lock_key, {}
   while true do
-    local first = call('ZRANGE', queue, 0, 0)[1]
-    if not first then return nil end
-    local record = load(string.sub(first, 18))
-    if record and record.queued and record.lock_key == lock_key
-      and member(record.number, record.key) == first then
-      return record
+    local members = call('ZRANGE', queue, #found, count - 1)
+    for _, first in ipairs(members) do
+      local record = load(string.sub(first, 18))
+      if record and record.queued and record.lock_key == lock_key
+        and member(record.number, record.key) == first then
+        found[#found + 1] = record
+      else
+        call('ZREM', queue, first)
+        break -- the places of the others have changed
+      end
     end
-    call('ZREM', queue, first)
+    if #members == 0 or #found >= count then return found end
   end
 end
 
