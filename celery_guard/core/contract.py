@@ -7,7 +7,7 @@ language or test double can give it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -314,3 +314,19 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release connections. The store may be used again."""
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """What a store can do beside :class:`Store` where business data live in the same database."""
+
+    def in_transaction(self) -> bool:
+        """Whether the calling thread has a transaction open that :meth:`reserve_joined` would join."""
+
+    def reserve_joined(self, trigger: Trigger, *, resend_after: int) -> Reserved | Standing | Mismatch:
+        """As :meth:`Store.reserve`, in the caller's transaction: the record is there if and only if that
+        commits. Takes no lock that another step would wait for. Raises
+        :class:`~celery_guard.core.errors.StoreUnavailableError`."""
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once the caller's transaction is committed, never after a roll-back."""

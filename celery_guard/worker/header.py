@@ -35,6 +35,8 @@ class Header:
     #: set by a retry: the execution stays the same whatever its new arguments are
     key: str | None = None
     deferrals: int = 0
+    #: the store has the whole message, so that it may be acknowledged before it ran
+    recorded: bool = False
 
     def data(self) -> dict[str, Any]:
         """Return the header as plain data for a message."""
@@ -45,6 +47,8 @@ class Header:
             data["src"] = self.source
         more = {"entry": self.entry, "due": self.due, "key": self.key}
         data.update({name: value for name, value in more.items() if value is not None})
+        if self.recorded:
+            data["rec"] = True
         if self.deferrals:
             data["deferrals"] = self.deferrals
         return data
@@ -83,6 +87,7 @@ def read(value: Any, where: str) -> Header:
         entry=_text(value, "entry", where, 200),
         due=_whole(value, "due", where),
         key=_text(value, "key", where, MAX_KEY),
+        recorded=value.get("rec") is True,
         deferrals=min(_whole(value, "deferrals", where) or 0, 1000),
     )
 

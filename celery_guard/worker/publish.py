@@ -19,19 +19,16 @@ from typing import Any
 from celery.signals import before_task_publish
 from celery.utils import uuid
 
-from ..core.contract import Mismatch, Standing, Trigger
-from ..core.errors import OptionError, PayloadMismatchError, StoreUnavailableError
+from ..core.contract import Trigger
+from ..core.errors import OptionError
 from ..core.options import Guard, check_mapping
-from .envelope import Envelope
 from .execution import DELIVERY, SESSION
 from .header import HEADER, Header, read
 from .identity import identify, resolve
-from .runtime import Runtime, runtime_of
+from .recording import Recording, StandsError, envelope_of
+from .runtime import runtime_of
 
 logger = logging.getLogger("celery_guard")
-
-#: A recorded trigger nobody began is sent again after so long, then at doubling intervals.
-RESEND_AFTER = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +64,6 @@ def _stamp() -> int:
         return _stamped
 
 
-class _Stands(Exception):  # noqa: N818 - leaves Celery's publishing code, never this module
-    def __init__(self, trigger_id: str) -> None:
-        self.trigger_id = trigger_id
-
-
 class GuardedSendTask:
     """Takes the place of an application's ``send_task``; what is not guarded goes straight on to it."""
 
@@ -105,21 +97,25 @@ class GuardedSendTask:
                 args=tuple(args or ()),
                 kwargs=dict(kwargs or {}),
             )
-        options["headers"] = {**headers, HEADER: header.data()}
+        recorded = delivery is None and trigger is not None and _recorded(guard, header)
+        options["headers"] = {**headers, HEADER: replace(header, recorded=recorded or header.recorded).data()}
         if delivery is not None:
             return self._original(
                 name, args, kwargs, **{**options, "producer": _Catching(self._app, delivery)}
             )
-        if trigger is not None and _recorded(guard, header):
-            return self._record(name, args, kwargs, options, trigger)
+        if recorded:
+            assert trigger is not None
+            return self._record(name, args, kwargs, options, trigger, joins=guard.record)
         return self._original(name, args, kwargs, **options)
 
-    def _record(self, name: str, args: Any, kwargs: Any, options: dict[str, Any], trigger: Trigger) -> Any:
+    def _record(
+        self, name: str, args: Any, kwargs: Any, options: dict[str, Any], trigger: Trigger, *, joins: bool
+    ) -> Any:
         with self._app.producer_or_acquire(options.get("producer")) as producer:
-            recording = _Recording(producer, runtime_of(self._app), trigger)
+            recording = Recording(producer, runtime_of(self._app), trigger, joins=joins)
             try:
                 return self._original(name, args, kwargs, **{**options, "producer": recording})
-            except _Stands as stands:
+            except StandsError as stands:
                 logger.info(
                     "%s: trigger %s already stands for it; nothing published", trigger.key, stands.trigger_id
                 )
@@ -145,12 +141,19 @@ def _header(name: str, own: Any, carried: Any) -> Header | None:
 
 def carry_options(sender: Any = None, headers: Any = None, properties: Any = None, **_: Any) -> None:
     """Put options of a publish around the guard into the header: Celery knows no option ``guard`` and would drop
-    it. That happens where a name is sent before the application is finalized, so before anything is bound."""
+    it. That happens where a name is sent before the application is finalized, so before anything is bound.
+
+    A signal's receiver cannot refuse, so wrong options go along and the worker fails the task with them.
+    """
     own = (properties or {}).pop("guard", None)
-    if own is not None and headers is not None:
-        header = _header(str(sender), own, headers.get(HEADER))
-        assert header is not None
+    if own is None or headers is None:
+        return
+    try:
+        header = _header(str(sender), own, headers.get(HEADER)) or Header()
         headers[HEADER] = replace(header, published_at=header.published_at or _stamp()).data()
+    except OptionError as exc:
+        logger.error("%s is sent all the same, and its worker will fail it", exc)
+        headers[HEADER] = own
 
 
 before_task_publish.connect(carry_options, weak=False, dispatch_uid="celery_guard.options")
@@ -196,68 +199,6 @@ def _running(task: Any, name: str, task_id: str) -> Any:
     return session.__dict__.get("delivery") if session is not None else None
 
 
-def _envelope(producer: Any, body: Any, options: dict[str, Any]) -> Envelope:
-    headers = dict(options.get("headers") or {})
-    body, content_type, content_encoding = producer._prepare(
-        body, options.get("serializer"), None, None, options.get("compression"), headers
-    )
-    exchange = options.get("exchange") or ""
-    return Envelope(
-        body=body.encode() if isinstance(body, str) else bytes(body),
-        content_type=content_type,
-        content_encoding=content_encoding,
-        headers=headers,
-        exchange=getattr(exchange, "name", exchange),
-        routing_key=options.get("routing_key") or "",
-        properties={
-            name: options.get(name)
-            for name in ("priority", "reply_to", "correlation_id", "delivery_mode", "expiration")
-        },
-    )
-
-
-class _Recording:
-    """A producer that records the finished message in the store, then publishes it. Never publishes what
-    another trigger stands for; takes the record back where publishing fails."""
-
-    def __init__(self, producer: Any, runtime: Runtime, trigger: Trigger) -> None:
-        self._producer = producer
-        self._runtime = runtime
-        self._trigger = trigger
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
-
-    def publish(self, body: Any, **options: Any) -> Any:
-        message = _envelope(self._producer, body, options).dumps()
-        eta = _eta_ms(options.get("headers") or {})
-        trigger = replace(self._trigger, message=message)
-        try:
-            answer = self._runtime.store.reserve(trigger, resend_after=RESEND_AFTER + eta)
-        except StoreUnavailableError as exc:
-            logger.warning("%s is published unrecorded, the worker decides: %s", trigger.key, exc)
-            return self._producer.publish(body, **options)
-        if isinstance(answer, Mismatch):
-            raise PayloadMismatchError(key=trigger.key, trigger_id=answer.trigger_id)
-        if isinstance(answer, Standing) and answer.trigger_id != trigger.trigger_id:
-            raise _Stands(answer.trigger_id)
-        try:
-            return self._producer.publish(body, **options)
-        except BaseException:
-            self._withdraw(trigger)
-            raise
-
-    def _withdraw(self, trigger: Trigger) -> None:
-        try:
-            self._runtime.store.withdraw(trigger.key, trigger.trigger_id)
-        except StoreUnavailableError as exc:
-            logger.error(
-                "%s could not be published, and its record not taken back (%s): it will be sent later",
-                trigger.key,
-                exc,
-            )
-
-
 class _Catching:
     """A producer that keeps the message of the next try instead of publishing it: it goes out once the store
     knows that the execution is between two tries, or the dispatcher could bring it back too late or too soon."""
@@ -278,22 +219,13 @@ class _Catching:
 
     def publish(self, body: Any, **options: Any) -> None:
         with self._app.producer_or_acquire() as producer:
-            self._delivery.next_try = _envelope(producer, body, options)
+            self._delivery.next_try = envelope_of(producer, body, options)
 
 
 class _NoConnection:
     @contextmanager
     def _reraise_as_library_errors(self) -> Iterator[None]:
         yield
-
-
-def _eta_ms(headers: Any) -> int:
-    from .execution import _delay
-
-    envelope = Envelope(
-        body=b"", content_type="", content_encoding="", headers=headers, exchange="", routing_key=""
-    )
-    return _delay(envelope)
 
 
 def publish_on_commit(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from kombu.serialization import dumps
 from ..core.contract import Done, Refused, Trigger
 from ..core.errors import GuardError
 from ..core.states import State
+from .envelope import Envelope, send
 from .execution import DELIVERY
 from .header import HEADER, Header, read
 from .identity import identify, resolve
@@ -59,8 +60,6 @@ class GuardedRequest(Request):
             guard = resolve(self._app, self._task, self._type, header)
             if guard is None:
                 return None
-            from .envelope import Envelope
-
             return identify(
                 self._app,
                 self._task,
@@ -110,14 +109,24 @@ class GuardedRequest(Request):
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """A child that died: its attempt is lost now, and its stored message is on its way again, so this one
         is acknowledged. Where the store has another view (finished, taken over, never begun) the broker delivers
-        again and begin decides."""
+        again and begin decides; where it is acknowledged already, the record or its own message again."""
         if _worker_lost(exc_info) and not self._already_revoked and not self._already_cancelled:
             answer = self._lose("the worker process died")
-            if isinstance(answer, Done):
+            if isinstance(answer, Done) or (not self.task.acks_late and self._goes_on(answer)):
                 task_ready(self)
                 self.acknowledge()
                 return None
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def _goes_on(self, answer: Refused | None) -> bool:
+        """An acknowledged message whose process died, not seen as running: the record brings back one that was
+        not begun, and one that has ended is asked once more for its answer."""
+        if answer is not None and answer.state is not None and answer.state.final:
+            try:
+                send(self._app, Envelope.of_delivery(self._delivery_info[DELIVERY]))
+            except Exception as exc:  # whatever a broker raises; the outcome is in the store
+                logger.error("%s[%s]: its answer could not be asked for: %r", self.name, self.id, exc)
+        return answer is None or answer.reason != "missing"
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """A hard time limit: failed where Celery acknowledges, lost (and tried again) where it does not."""

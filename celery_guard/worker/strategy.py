@@ -1,7 +1,9 @@
-"""Which of a worker's two ways a message goes: guarded, acknowledged late; or as the task always was."""
+"""Which of a worker's ways a message goes: guarded and acknowledged late; guarded and acknowledged early, because
+the store has it; or as the task always was."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery.worker.request import Request
@@ -26,6 +28,13 @@ class _Late:
         return getattr(self._task, name)
 
 
+class _Early(_Late):
+    """... and as a long body needs it whose trigger the store has: the broker need not wait for its end."""
+
+    acks_late = False
+    reject_on_worker_lost = False
+
+
 class _Plain:
     """A task as it is without the guard."""
 
@@ -40,14 +49,28 @@ class _Plain:
 
 def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
     """Return Celery's default strategy, twice: a message with a ``guard`` header, and every message of a task
-    that declares a guard, takes the late one."""
+    that declares a guard, takes the late one; a recorded one of a task with ``acks_late=False`` the early one."""
     late = celery_default(_Late(task), app, consumer, **kwargs)
-    if declared(app, task, task.name) is not None:
+    guard = declared(app, task, task.name)
+    if guard is not None and (task.acks_late or not guard.record):
         return late
+    if guard is not None:
+        early = celery_default(_Early(task), app, consumer, **kwargs)
+
+        def by_record(message: Any, *args: Any, **options: Any) -> Any:
+            way = early if _recorded(message) else late
+            return way(message, *args, **options)
+
+        return by_record
     plain = celery_default(_Plain(task), app, consumer, **kwargs)
 
-    def choose(message: Any, *args: Any, **options: Any) -> Any:
+    def by_header(message: Any, *args: Any, **options: Any) -> Any:
         way = late if HEADER in (message.headers or {}) else plain
         return way(message, *args, **options)
 
-    return choose
+    return by_header
+
+
+def _recorded(message: Any) -> bool:
+    header = (message.headers or {}).get(HEADER)
+    return isinstance(header, Mapping) and header.get("rec") is True

@@ -151,10 +151,11 @@ def _check_declaration(cls: Any) -> None:
         cls.guard_options = Guard(overlap=Overlap.ALLOW) if inherited else Guard()
     if cls.guard_options is None:
         return
-    if not cls.acks_late:
+    if not cls.acks_late and not cls.guard_options.record:
         raise ConfigurationError(
             f"task {cls.name!r}: acks_late=False contradicts guard: a message that is acknowledged before the "
-            "guard has recorded it is lost with its worker; remove acks_late=False"
+            "guard has recorded it is lost with its worker; remove acks_late=False, or let the trigger be "
+            "recorded before it is published: guard=Guard(record=True, ...)"
         )
     _check_templates(cls)
 

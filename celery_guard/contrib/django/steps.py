@@ -12,15 +12,16 @@ import django
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections as callers
+from django.db import transaction
 from django.db.utils import Error, IntegrityError, InterfaceError, OperationalError
 
 from celery_guard.core.clock import Clock, system_clock
 from celery_guard.core.errors import GuardError, StoreConfigurationError, StoreUnavailableError
 
 from .connections import Connection, Connections
-from .dialects import PATIENCE
+from .dialects import PATIENCE, dialect_of
 from .statements import statements_of
-from .unit import SqlUnit, StaleError, Watch
+from .unit import JoinedUnit, SqlUnit, StaleError, Watch
 
 T = TypeVar("T")
 U = TypeVar("U", bound=SqlUnit)
@@ -70,6 +71,32 @@ class Steps:
             else:
                 self.connections.give(connection)
                 return found
+
+    def join(self, operation: str, work: Callable[[JoinedUnit], T]) -> T:
+        """Do ``work`` in the transaction that the caller has open on the alias, behind a savepoint.
+
+        Raises :class:`StoreUnavailableError`; the caller's transaction goes on unless the server ended it.
+        """
+        _require_app(self.name)
+        connection = callers[self.alias]
+        dialect = dialect_of(connection.vendor, mariadb=getattr(connection, "mysql_is_mariadb", False))
+        assert dialect is not None  # the store would not be on this alias
+        clock = self._clock or (system_clock if dialect.time is None else None)
+        statements = statements_of(dialect, connection.ops.quote_name)
+        for careful in (False, True):
+            try:
+                with transaction.atomic(using=self.alias), connection.cursor() as cursor:
+                    unit = JoinedUnit(cursor, statements, dialect, clock, self.watch)
+                    unit.careful = careful
+                    return work(unit)
+            except (IntegrityError, StaleError) as exc:
+                if careful:
+                    raise StoreUnavailableError(
+                        store=self.name, operation=operation, message=f"others were in the way: {exc}"
+                    ) from exc
+            except Error as exc:
+                raise StoreUnavailableError(store=self.name, operation=operation, message=str(exc)) from exc
+        raise AssertionError("not reached")
 
     def _once(
         self,

@@ -21,7 +21,7 @@ checkpoint                 2
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from celery_guard.core import rules
@@ -43,6 +43,7 @@ from celery_guard.core.errors import StoreUnavailableError
 from celery_guard.core.states import State
 
 from . import upkeep
+from .commit import in_transaction, on_commit
 from .rows import decode
 from .steps import Steps
 from .unit import RenewUnit, SqlUnit, Watch
@@ -78,6 +79,15 @@ class DjangoStore:
 
     def withdraw(self, key: str, trigger_id: str) -> bool:
         return self._steps.run("withdraw", lambda unit: rules.withdraw(unit, key, trigger_id))
+
+    def in_transaction(self) -> bool:
+        return in_transaction(self.alias)
+
+    def reserve_joined(self, trigger: Trigger, *, resend_after: int) -> Reserved | Standing | Mismatch:
+        return self._steps.join("reserve", lambda unit: rules.reserve(unit, trigger, resend_after))
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        on_commit(callback, using=self.alias)
 
     # -- an attempt -----------------------------------------------------------------------------------
 

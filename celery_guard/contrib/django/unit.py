@@ -201,6 +201,20 @@ def _identity(seen: Row) -> tuple[Any, ...]:
     return seen["key"], seen["number"], seen["state"]
 
 
+class JoinedUnit(SqlUnit):
+    """A step in the caller's transaction. What it locks stays locked until that ends, so it takes no lock key
+    and reads executions without taking them; the unique key of the new row decides between two publishers. The
+    second try is ``careful``: it waits for the row that was in its way, and sees it whatever the isolation."""
+
+    careful = False
+
+    def lock(self, lock_key: str) -> Lock:
+        return Lock(lock_key=lock_key)
+
+    def load(self, key: str) -> Record | None:
+        return super().load(key) if self.careful else self.read(key)
+
+
 class RenewUnit(SqlUnit):
     """A step on many leases at once: two statements a chunk, however many there are."""
 
