@@ -10,8 +10,10 @@ import pytest
 import redis
 
 from celery_guard.testing.plugin import need
+from celery_guard.testing.servers.postgres import PostgresServer
 from celery_guard.testing.servers.redis import RedisServer
 
+from .django_project import BODIES, admin, project
 from .lab import Lab
 
 
@@ -48,6 +50,18 @@ def lab(
         if failed:
             print(made.logs())
         made.close()
+
+
+@pytest.fixture
+def django_lab(lab: Callable[..., Lab], tmp_path: Path, postgres_server: PostgresServer) -> Lab:
+    pytest.importorskip("psycopg")
+    with admin(postgres_server) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    env = project(tmp_path, dict(postgres_server.django))
+    it = lab(store="django://default", env=env)
+    it.app_text(BODIES)
+    return it
 
 
 @pytest.hookimpl(hookwrapper=True)
