@@ -36,6 +36,8 @@ class Session:
         self._monotonic = monotonic
         self._mutex = threading.Lock()
         self._lost: str | None = None
+        #: told the reason, once, in the thread that learns of a loss
+        self.on_lost: Callable[[str], None] | None = None
         self._deadline = asked_at + self.lease.lease / 1000
 
     @property
@@ -89,9 +91,12 @@ class Session:
     def mark_lost(self, reason: str) -> str:
         """Note that a write was refused; the first reason stays."""
         with self._mutex:
-            if self._lost is None:
-                self._lost = reason
-            return self._lost
+            if self._lost is not None:
+                return self._lost
+            self._lost = reason
+        if self.on_lost is not None:
+            self.on_lost(reason)
+        return reason
 
     def renewed(self, asked_at: float) -> None:
         """Note an accepted renewal that was sent at ``asked_at`` on the monotonic clock."""

@@ -34,6 +34,7 @@ from ..core.contract import (
     Refused,
     Trigger,
 )
+from ..core.durations import seconds
 from ..core.errors import LeaseLostError, PayloadMismatchError, StoreError, StoreUnavailableError
 from ..core.options import Guard
 from ..core.session import Session, Unguarded
@@ -43,6 +44,7 @@ from .envelope import Envelope, send
 from .header import HEADER, Header, read
 from .identity import identify, resolve
 from .runtime import Runtime, runtime_of
+from .termination import Termination, in_pool_child
 
 logger = logging.getLogger("celery_guard")
 
@@ -132,6 +134,10 @@ class Delivery:
         )
         self.request.__dict__[SESSION] = session
         session.__dict__["delivery"] = self
+        termination = None
+        if self.guard.terminate_after is not None and in_pool_child():
+            termination = Termination(session, seconds(self.guard.terminate_after))
+            session.on_lost = termination.start
         self.runtime.heartbeat.add(session)
         try:
             try:
@@ -161,6 +167,8 @@ class Delivery:
                 raise
             return self._succeeded(session, value)
         finally:
+            if termination is not None:
+                termination.close()
             self.runtime.heartbeat.remove(session)
             self.request.__dict__.pop(SESSION, None)
 
