@@ -107,6 +107,12 @@ class Servers:
         quiet = ("--without-mingle", "--without-gossip", "--without-heartbeat")
         self.start(name, *celery("worker", *options, *quiet))
 
+    def start_stage(self, name: str) -> None:
+        """Start the worker of the second act: threads, since its bodies only wait."""
+        options = ("-n", f"{name}@demo", "-P", "threads", "-c", "32", "-Q", "stage", "-l", "INFO")
+        quiet = ("--without-mingle", "--without-gossip", "--without-heartbeat")
+        self.start(name, *celery("worker", "-I", f"{PROJECT}.demo.stage", *options, *quiet))
+
     def await_worker(self, name: str) -> None:
         """Return once a worker takes tasks."""
         self.wait(lambda: " ready." in self.log(name).read_text(errors="replace"), 30, f"worker {name}")
