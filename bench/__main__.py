@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from bench import output, stored, throughput
+from bench import output, stored, throughput, waiting
 from bench.places import serving
 from bench.report import heading, machine
 from bench.variants import AGAIN, BASE, VARIANTS, Variant
 
-PARTS = ("throughput", "stored")
+PARTS = ("throughput", "stored", "waiting")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -108,6 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             text.append(f"Latency by what is stored: {given.rounds} rounds of {given.calls} calls, in turns")
             text.append(output.stored_text(latencies))
             data["stored"] = output.stored_data(latencies)
+        if "waiting" in given.parts:
+            drains = waiting.run(places, rounds=min(given.rounds, 3), say=say)
+            text.append("Draining a queue behind one lock: prefork 2, Redis store, no-op bodies")
+            text.append(output.waiting_text(drains))
+            data["waiting"] = output.waiting_data(drains)
     facts["load_at_the_end"] = machine()["load"]
     print(json.dumps(data, indent=2) if given.json else "\n\n".join(text))
     return 0

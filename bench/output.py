@@ -10,6 +10,7 @@ from bench.stats import Spread, ratios
 from bench.stored import FEW, Stored
 from bench.throughput import Series, Throughput
 from bench.variants import AGAIN, BASE
+from bench.waiting import Drain
 
 #: The aims of the project, by the start of a variant's name.
 AIMS = {"guard redis allow": 0.95, "guard postgres allow": 0.70}
@@ -122,6 +123,23 @@ def stored_data(found: Stored) -> dict[str, Any]:
             for operation in few
         }
     return data
+
+
+def waiting_text(found: Mapping[int, Drain]) -> str:
+    """Return one table: a row for each length of the queue."""
+    rows = [
+        [f"{size:,}", *(middle(Spread.of(values), 1) for values in (drain.rates, drain.medians, drain.tails))]
+        for size, drain in found.items()
+    ]
+    return table(["waiting", "executions/s", "ms to the next start", "p99"], rows)
+
+
+def waiting_data(found: Mapping[int, Drain]) -> dict[str, Any]:
+    """Return everything, each round too."""
+    return {
+        str(size): {"per_second": drain.rates, "gap_ms": drain.medians, "gap_p99_ms": drain.tails}
+        for size, drain in found.items()
+    }
 
 
 def _data(spread: Spread | None) -> dict[str, float] | None:
