@@ -28,18 +28,6 @@ from celery_guard.contrib.django.store import DjangoStore  # isort: skip
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module", params=databases.ALIASES)
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from databases.migrated(request.param, request, tmp_path_factory.mktemp("database"))
-
-
-@pytest.fixture
-def alias(database: str) -> Iterator[str]:
-    databases.wipe(database)
-    yield database
-    connections[database].close()
-
-
 @pytest.fixture
 def store(alias: str) -> Iterator[DjangoStore]:
     opened = DjangoStore(alias)
