@@ -85,7 +85,9 @@ class Scripts:
         this = script(operation)
         client = self.client
         call_id = f"{os.getpid()}.{next(self._calls)}"
-        command = ("EVALSHA", this.sha, 1, self._key, call_id, now, *args)
+        # Texts as bytes: hiredis, where it is installed, packs without the connection's `encoding_errors`.
+        bare = [arg.encode("utf-8", "surrogatepass") if isinstance(arg, str) else arg for arg in args]
+        command = ("EVALSHA", this.sha, 1, self._key, call_id, now, *bare)
         try:
             answer = client.execute_command(*command)
         except exceptions.NoScriptError:
