@@ -10,7 +10,7 @@ from ..states import State
 from .grant import start
 from .identity import earliest, set_options
 from .record import Lock, Record, Unit
-from .steps import LOOK_AGAIN, closed_until, end_passively, move, notices, wake
+from .steps import LOOK_AGAIN, closed_until, end_passively, move, notices
 
 #: Without a word of the user's, newer triggers put the trailing run off for a minute, or ten times the debounce.
 MAX_DELAY = 60_000
@@ -66,7 +66,9 @@ def park(unit: Unit, lock: Lock, record: Record, trigger: Trigger) -> None:
 def look_again(unit: Unit, lock: Lock, record: Record) -> int:
     """When the dispatcher has to look at a parked record: at its limits, when the lock opens, and now and then."""
     closed = closed_until(lock, record)
-    due = earliest(record.deadline, record.start_by, closed if closed > unit.now else None)
+    # A later attempt may start after start_by; were it looked at for that, it would be due in every sweep.
+    start_by = None if record.attempt else record.start_by
+    due = earliest(record.deadline, start_by, closed if closed > unit.now else None)
     return min(due or unit.now + LOOK_AGAIN, unit.now + LOOK_AGAIN)
 
 
@@ -91,7 +93,7 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
         for rival in unit.heads(lock.lock_key, 3)
         if rival.key != record.key and rival.overlap is Overlap.COALESCE
     ]
-    if rivals and rivals[0].state is State.PENDING and overdue(unit, rivals[0], delay):
+    if rivals and rivals[0].order <= record.order and overdue(unit, rivals[0], delay):
         del rivals[0]
     stands = rivals[-1] if rivals else None
     newer = stands or max(holders, key=lambda one: one.order, default=None)
@@ -121,12 +123,12 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
     record.queued = True
     record.due_at = look_again(unit, lock, record)
     unit.save(record)
-    dispatches.extend(wake(unit, lock))
     return Begun(answer=Parked(ahead=0), dispatches=dispatches)
 
 
 def overdue(unit: Unit, record: Record, delay: int) -> bool:
-    return record.put_off_since is not None and unit.now >= record.put_off_since + delay
+    put_off_since = record.put_off_since if record.state is State.PENDING else None
+    return put_off_since is not None and unit.now >= put_off_since + delay
 
 
 def put_off(
@@ -149,12 +151,15 @@ def replace_holder(
     retries: int,
     holders: Sequence[Record],
 ) -> Begun:
-    """Take the place of the holder that came first."""
-    holder = min(holders, key=lambda one: (one.order, one.number, one.key))
-    if holder.order > record.order:  # a late or lost one does not replace its successor
-        return turned(unit, record, State.SKIPPED, f"{holder.key} is newer and holds the lock", holder.key)
-    state = State.REPLACED if holder.state is State.RUNNING else State.SKIPPED
-    dispatches = end_passively(unit, holder, state, f"{record.key} took its place", record.key)
-    beside = [other for other in holders if other.key != holder.key]
-    begun = start(unit, lock, record, trigger, owner, retries, beside)
+    """Take the place of the holder that came first; of as many as it takes where there are fewer slots now."""
+    oldest = sorted(holders, key=lambda one: (one.order, one.number, one.key))
+    many = len(oldest) - trigger.slots + 1
+    last = oldest[many - 1]
+    if last.order > record.order:  # a late or lost one does not replace its successor
+        return turned(unit, record, State.SKIPPED, f"{last.key} is newer and holds the lock", last.key)
+    dispatches: list[Dispatch] = []
+    for holder in oldest[:many]:
+        state = State.REPLACED if holder.state is State.RUNNING else State.SKIPPED
+        dispatches.extend(end_passively(unit, holder, state, f"{record.key} took its place", record.key))
+    begun = start(unit, lock, record, trigger, owner, retries, oldest[many:])
     return Begun(answer=begun.answer, dispatches=dispatches)
