@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_guard.core.contract import Acquired, Answered, Dispatch, Parked
@@ -165,7 +167,7 @@ class Limits(Harness):
 
     @pytest.mark.parametrize("limit", ["start_by", "max_waiting_age"])
     def test_what_had_started_waits_as_long_as_it_takes(self, scene: Scene, limit: str) -> None:
-        options = {limit: MINUTE if limit == "max_waiting_age" else scene.now() + MINUTE}
+        options: dict[str, Any] = {limit: MINUTE if limit == "max_waiting_age" else scene.now() + MINUTE}
         trigger = scene.trigger(overlap=Overlap.QUEUE, **options)
         scene.finish(scene.acquire(trigger), State.RETRYING, message=trigger.message, retries=1)
         rival = scene.hold("rival", lease=DAY)

@@ -124,7 +124,7 @@ class Slots(Harness):
         assert isinstance(scene.begin(scene.trigger("third", slots=2)).answer, Answered)
         assert accepted(scene.renew(heir.lease), State.RUNNING)
 
-    def test_a_lost_one_keeps_its_place_before_those_that_wait(self, scene: Scene) -> None:
+    def test_a_lost_one_keeps_its_place_in_its_slot(self, scene: Scene) -> None:
         first = scene.trigger("first", slots=2, overlap=Overlap.QUEUE)
         scene.acquire(first, owner="mine/1")
         scene.hold("second", slots=2)
