@@ -325,3 +325,9 @@ def test_a_failure_throttles_only_where_that_is_asked_for() -> None:
         else:
             with pytest.raises(KeyError):
                 second.get(timeout=2)
+
+
+def test_eager_mode_has_nobody_to_wait_for_quiet() -> None:
+    scene = Scene(Guard(overlap="coalesce", debounce=10))
+    scene.fleet.app.conf.task_always_eager = True
+    assert scene.task.delay("x").get() == "x"
