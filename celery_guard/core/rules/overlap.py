@@ -10,7 +10,7 @@ from ..states import State
 from .grant import start
 from .identity import earliest, set_options
 from .record import Lock, Record, Unit
-from .steps import LOOK_AGAIN, closed_until, end_passively, move, notices
+from .steps import LOOK_AGAIN, end_passively, move, notices
 
 #: Without a word of the user's, newer triggers put the trailing run off for a minute, or ten times the debounce.
 MAX_DELAY = 60_000
@@ -37,11 +37,11 @@ def second_trigger(
         ahead = unit.queued(lock.lock_key)
         if record.queued:
             if record.state is not State.WAITING:
-                park(unit, lock, record, trigger)
+                park(unit, record, trigger)
             return Begun(answer=Parked(ahead=ahead - 1))
         if trigger.max_queue is not None and record.attempt == 0 and ahead >= trigger.max_queue:
             return turned(unit, record, State.SKIPPED, f"the queue is full ({ahead} waiting)", by)
-        park(unit, lock, record, trigger)
+        park(unit, record, trigger)
         return Begun(answer=Parked(ahead=ahead))
     return turned(unit, record, State.SKIPPED, why, by)
 
@@ -54,22 +54,21 @@ def blocker_of(unit: Unit, lock: Lock, record: Record, holders: Sequence[Record]
     return f"throttled after {lock.quiet_by}", lock.quiet_by
 
 
-def park(unit: Unit, lock: Lock, record: Record, trigger: Trigger) -> None:
+def park(unit: Unit, record: Record, trigger: Trigger) -> None:
     move(unit, record, State.WAITING, "the lock is held")
     record.queued = True
     if record.deadline is None and trigger.wait_for is not None:
         record.deadline = unit.now + trigger.wait_for
-    record.due_at = look_again(unit, lock, record)
+    record.due_at = look_again(unit, record)
     unit.save(record)
 
 
-def look_again(unit: Unit, lock: Lock, record: Record) -> int:
-    """When the dispatcher has to look at a parked record: at its limits, when the lock opens, and now and then."""
-    closed = closed_until(lock, record)
+def look_again(unit: Unit, record: Record) -> int:
+    """When the dispatcher has to look at a parked record: at its limits, and now and then. When the lock opens
+    to those whose turn it is, :func:`wake` has put down with them; nobody else has to be looked at then."""
     # A later attempt may start after start_by; were it looked at for that, it would be due in every sweep.
     start_by = None if record.attempt else record.start_by
-    due = earliest(record.deadline, start_by, closed if closed > unit.now else None)
-    return min(due or unit.now + LOOK_AGAIN, unit.now + LOOK_AGAIN)
+    return min(earliest(record.deadline, start_by) or unit.now + LOOK_AGAIN, unit.now + LOOK_AGAIN)
 
 
 def turned(unit: Unit, record: Record, state: State, reason: str, by: str | None) -> Begun:
@@ -101,7 +100,7 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
         return turned(unit, record, State.COALESCED, f"{newer.key} is newer and stands for it", newer.key)
     if stands is not None and trigger.oldest and not record.attempt:
         put_off(unit, stands, trigger, delay, since=stands.put_off_since, free=not holders)
-        stands.due_at = look_again(unit, lock, stands) if stands.state is State.WAITING else stands.due_at
+        stands.due_at = look_again(unit, stands) if stands.state is State.WAITING else stands.due_at
         unit.save(stands)
         return turned(unit, record, State.COALESCED, f"{stands.key} runs for it, too", stands.key)
     dispatches: list[Dispatch] = []
@@ -121,7 +120,7 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
     if record.state is not State.WAITING:
         move(unit, record, State.WAITING, "one run follows the running one")
     record.queued = True
-    record.due_at = look_again(unit, lock, record)
+    record.due_at = look_again(unit, record)
     unit.save(record)
     return Begun(answer=Parked(ahead=0), dispatches=dispatches)
 

@@ -54,19 +54,17 @@ local function _start(this, record, trigger, owner, retries, beside)
   return begun(_acquired(record))
 end
 
-local function look_again(this, record)
-  local closed = _closed_until(this, record)
+local function look_again(record)
   -- See core/rules: a later attempt would be due in every sweep.
   local start_by = record.attempt == 0 and record.start_by or nil
-  local due = earliest(earliest(record.deadline, start_by), closed > now and closed or nil)
-  return math.min(due or (now + LOOK_AGAIN), now + LOOK_AGAIN)
+  return math.min(earliest(record.deadline, start_by) or (now + LOOK_AGAIN), now + LOOK_AGAIN)
 end
 
-local function _park(this, record, trigger)
+local function _park(record, trigger)
   _move(record, 'waiting', 'the lock is held')
   record.queued = true
   if not record.deadline and trigger.wait_for then record.deadline = now + trigger.wait_for end
-  record.due_at = look_again(this, record)
+  record.due_at = look_again(record)
   save(record)
 end
 
@@ -108,7 +106,7 @@ local function _coalesce(this, record, trigger, holders)
   end
   if stands and trigger.oldest and record.attempt == 0 then
     _put_off(stands, trigger, delay, stands.put_off_since, #holders == 0)
-    if stands.state == 'waiting' then stands.due_at = look_again(this, stands) end
+    if stands.state == 'waiting' then stands.due_at = look_again(stands) end
     save(stands)
     return _turned(record, 'coalesced', stands.key .. ' runs for it, too', stands.key)
   end
@@ -122,7 +120,7 @@ local function _coalesce(this, record, trigger, holders)
   end
   if record.state ~= 'waiting' then _move(record, 'waiting', 'one run follows the running one') end
   record.queued = true
-  record.due_at = look_again(this, record)
+  record.due_at = look_again(record)
   save(record)
   return begun({ 'parked', '0' }, dispatches)
 end
@@ -173,13 +171,13 @@ local function _second_trigger(this, record, trigger, owner, retries, holders)
   if trigger.overlap == 'wait' or trigger.overlap == 'queue' then
     local ahead = queued(this.lock_key)
     if record.queued then
-      if record.state ~= 'waiting' then _park(this, record, trigger) end
+      if record.state ~= 'waiting' then _park(record, trigger) end
       return begun({ 'parked', int(ahead - 1) })
     end
     if trigger.max_queue and record.attempt == 0 and ahead >= trigger.max_queue then
       return _turned(record, 'skipped', 'the queue is full (' .. int(ahead) .. ' waiting)', by)
     end
-    _park(this, record, trigger)
+    _park(record, trigger)
     return begun({ 'parked', int(ahead) })
   end
   return _turned(record, 'skipped', why, by)

@@ -9,7 +9,7 @@ local function _attend_waiting(this, record)
   if record.start_by and record.attempt == 0 and now >= record.start_by then
     return extend(_end_passively(record, 'expired', WAITED_TOO_LONG), _wake(this))
   end
-  record.due_at = look_again(this, record)
+  record.due_at = look_again(record)
   save(record)
   return _wake(this)
 end
