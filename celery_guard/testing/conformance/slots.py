@@ -76,6 +76,16 @@ class Slots(Harness):
         assert isinstance(begun.answer, Acquired)
         assert list(begun.dispatches) == []
 
+    def test_nobody_is_replaced_for_room_that_is_promised_to_another(self, scene: Scene) -> None:
+        holders = hold_all(scene)
+        scene.begin(scene.trigger("turn", overlap=Overlap.QUEUE, **THREE))
+        scene.finish(holders[0])
+        answer = scene.begin(scene.trigger("new", overlap=Overlap.REPLACE, **THREE)).answer
+        assert isinstance(answer, Answered)
+        assert answer.state is State.SKIPPED
+        assert [scene.state(f"h{n}") for n in (1, 2)] == [State.RUNNING] * 2
+        scene.acquire(scene.known("id-turn"))
+
     def test_a_release_wakes_one_and_two_wake_two(self, scene: Scene) -> None:
         holders = hold_all(scene)
         for n in range(4):

@@ -50,6 +50,14 @@ class Throttling(Harness):
         assert isinstance(answer, Answered)
         assert (answer.state, answer.by) == (State.SKIPPED, "first")
 
+    def test_replace_takes_nobodys_place_in_a_closed_lock_with_room(self, scene: Scene) -> None:
+        holder = scene.acquire(throttled(scene, "holder", slots=2, lease=HOUR))
+        close(scene, slots=2)
+        answer = scene.begin(throttled(scene, "late", slots=2, overlap=Overlap.REPLACE)).answer
+        assert isinstance(answer, Answered)
+        assert answer.state is State.SKIPPED
+        scene.finish(holder)
+
     @pytest.mark.parametrize(
         "state", [State.FAILED, State.RETRYING, State.INTERRUPTED, State.REVOKED, State.UNCERTAIN]
     )
