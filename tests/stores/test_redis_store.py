@@ -93,7 +93,9 @@ def acquire(store: RedisStore, name: str = "one", *, owner: str = "delivery/1", 
 
 def test_the_table_of_states_in_lua_is_that_of_the_core() -> None:
     text = script("begin").text
-    rows = re.findall(r"^  (\w+) = '([ \w]*)',$", text, re.MULTILINE)
+    table = re.search(r"TRANSITIONS = \{(.*?)^\}", text, re.DOTALL | re.MULTILINE)
+    assert table
+    rows = re.findall(r"^  (\w+) = '([ \w]*)',$", table[1], re.MULTILINE)
     assert {State(name): frozenset(map(State, row.split())) for name, row in rows} == TRANSITIONS
     finals = re.search(r"FINAL = \{(.*?)\}", text, re.DOTALL)
     reopenable = re.search(r"REOPENABLE = \{(.*?)\}", text)
