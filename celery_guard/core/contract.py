@@ -191,6 +191,9 @@ class Sweep:
     dispatches: Sequence[Dispatch] = ()
     #: executions that became lost or dead in this sweep
     lost: Sequence[str] = ()
+    #: it looked at as many as it may, so more may be due now: those that wait for one lock must not hold up
+    #: the recovery of another
+    more: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ class MemoryStore:
                 dispatches.extend(sent)
                 if gone:
                     lost.append(key)
-            return Sweep(leader=True, dispatches=dispatches, lost=lost)
+            return Sweep(leader=True, dispatches=dispatches, lost=lost, more=0 < limit <= len(due))
 
     def get(self, key: str) -> Execution | None:
         with self._mutex:

@@ -81,7 +81,7 @@ class Dispatcher:
         if time.monotonic() - self._purged_at > _PURGE_EVERY:
             self._purged_at = time.monotonic()
             store.purge()
-        return len(found.dispatches) >= _LIMIT
+        return bool(found.more)
 
     def _send(self, dispatches: Any) -> None:
         if not dispatches:

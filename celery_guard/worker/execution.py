@@ -82,6 +82,8 @@ class Delivery:
             kwargs=kwargs,
             message=self.envelope.dumps() if self.envelope else "",
         )
+        if self.request.is_eager:  # nobody would start it once it was quiet
+            self.trigger = replace(self.trigger, debounce=None)
         # Fresh for each attempt and made here, after any fork; the part before the slash lets the parent, which
         # sees this process die, name the attempt.
         self.owner = f"{self.delivery['id'] if self.delivery else 'local'}/{uuid.uuid4().hex}"

@@ -123,4 +123,12 @@ def identify(
         wait_for=milliseconds(guard.wait_for),
         max_queue=guard.max_queue,
         hold=guard.lock_on_retry == "hold",
+        entry=header.entry,
+        slots=guard.slots,
+        max_waiting_age=milliseconds(guard.max_waiting_age),
+        throttle=milliseconds(guard.throttle),
+        throttle_failures=guard.throttle_failures,
+        debounce=milliseconds(guard.debounce),
+        max_delay=milliseconds(guard.max_delay),
+        oldest=guard.arguments == "oldest",
     )

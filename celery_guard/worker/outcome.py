@@ -9,7 +9,7 @@ succeeded                              the stored result
 failed                                 the exception, rebuilt from its type and arguments
 skipped, coalesced, replaced           a marker (see :func:`outcome_of`), as a successful result
 lock_timeout, dead                     :class:`LockTimeoutError`, :class:`ExecutionDeadError`
-expired, revoked                       Celery's state REVOKED
+expired, revoked                       Celery's state REVOKED, for the links of a chain after it, too
 =====================================  ====================================================================
 
 A marker counts in a chord. In a chain it stops the chain: the links after it have no input, they are not run,
@@ -26,7 +26,7 @@ from typing import Any
 
 from celery import states
 from celery.app.task import Context
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, TaskRevokedError
 from kombu.exceptions import EncodeError
 from kombu.serialization import dumps, loads, prepare_accept_content
 
@@ -125,7 +125,11 @@ def answer(task: Any, key: str, answered: Answered) -> Any:
         raise _error(kind, key, answered)
     if answered.state in (State.EXPIRED, State.REVOKED):
         if reported is None:
-            task.backend.mark_as_revoked(request.id, answered.reason, request=request)
+            # As a failure, which also answers for the links after it; nothing failed, so no errback is called.
+            error = TaskRevokedError(answered.reason)
+            task.backend.mark_as_failure(
+                request.id, error, request=request, call_errbacks=False, state=states.REVOKED
+            )
         raise Ignore(answered.reason)
     return stand_in(task, marker(answered.state, key, answered.reason, answered.by))
 

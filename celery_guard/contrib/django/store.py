@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from celery_guard.core import rules
@@ -134,7 +135,7 @@ class DjangoStore:
         due = self._steps.run("sweep", lambda unit: upkeep.lead(unit, dispatcher, ttl, limit))
         if due is None:
             return Sweep(leader=False)
-        sweep = Sweep(leader=True)
+        sweep = Sweep(leader=True, more=0 < limit <= len(due))
         for key in due:
             try:
                 sent, gone = self._steps.run("sweep", partial(rules.attend, key=key))
@@ -143,7 +144,7 @@ class DjangoStore:
                     return sweep  # what was decided so far must be sent; the next sweep meets the rest
                 raise
             lost = (*sweep.lost, key) if gone else sweep.lost
-            sweep = Sweep(leader=True, dispatches=(*sweep.dispatches, *sent), lost=lost)
+            sweep = replace(sweep, dispatches=(*sweep.dispatches, *sent), lost=lost)
         return sweep
 
     # -- looking, and cleaning up -----------------------------------------------------------------------

@@ -83,10 +83,10 @@ def acquire(unit: Unit, lock: Lock, record: Record, trigger: Trigger, owner: str
     closed = closed_to(unit, lock, record, trigger)
     if room > 0 and not closed and (len(heads) < room or any(head.key == record.key for head in heads)):
         return start(unit, lock, record, trigger, owner, retries, holders)
-    # a net below: there is room and somebody waits
-    dispatches = wake(unit, lock) if room > 0 and not closed else []
     begun = second_trigger(unit, lock, record, trigger, owner, retries, holders)
-    return Begun(answer=begun.answer, dispatches=[*dispatches, *begun.dispatches])
+    # There is room and somebody waits, perhaps this one: a retry goes before those that the lock is closed to.
+    dispatches = wake(unit, lock) if room > 0 else []
+    return Begun(answer=begun.answer, dispatches=[*begun.dispatches, *dispatches])
 
 
 def closed_to(unit: Unit, lock: Lock, record: Record, trigger: Trigger) -> bool:

@@ -124,7 +124,7 @@ def attend_waiting(unit: Unit, lock: Lock, record: Record) -> list[Dispatch]:
     if record.start_by is not None and record.attempt == 0 and unit.now >= record.start_by:
         dispatches = end_passively(unit, record, State.EXPIRED, WAITED_TOO_LONG)
         return [*dispatches, *wake(unit, lock)]
-    record.due_at = look_again(unit, lock, record)
+    record.due_at = look_again(unit, record)
     unit.save(record)
     return wake(unit, lock)
 

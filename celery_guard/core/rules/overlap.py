@@ -10,7 +10,7 @@ from ..states import State
 from .grant import start
 from .identity import earliest, set_options
 from .record import Lock, Record, Unit
-from .steps import LOOK_AGAIN, closed_until, end_passively, move, notices, wake
+from .steps import LOOK_AGAIN, end_passively, move, notices
 
 #: Without a word of the user's, newer triggers put the trailing run off for a minute, or ten times the debounce.
 MAX_DELAY = 60_000
@@ -37,11 +37,11 @@ def second_trigger(
         ahead = unit.queued(lock.lock_key)
         if record.queued:
             if record.state is not State.WAITING:
-                park(unit, lock, record, trigger)
+                park(unit, record, trigger)
             return Begun(answer=Parked(ahead=ahead - 1))
         if trigger.max_queue is not None and record.attempt == 0 and ahead >= trigger.max_queue:
             return turned(unit, record, State.SKIPPED, f"the queue is full ({ahead} waiting)", by)
-        park(unit, lock, record, trigger)
+        park(unit, record, trigger)
         return Begun(answer=Parked(ahead=ahead))
     return turned(unit, record, State.SKIPPED, why, by)
 
@@ -54,20 +54,21 @@ def blocker_of(unit: Unit, lock: Lock, record: Record, holders: Sequence[Record]
     return f"throttled after {lock.quiet_by}", lock.quiet_by
 
 
-def park(unit: Unit, lock: Lock, record: Record, trigger: Trigger) -> None:
+def park(unit: Unit, record: Record, trigger: Trigger) -> None:
     move(unit, record, State.WAITING, "the lock is held")
     record.queued = True
     if record.deadline is None and trigger.wait_for is not None:
         record.deadline = unit.now + trigger.wait_for
-    record.due_at = look_again(unit, lock, record)
+    record.due_at = look_again(unit, record)
     unit.save(record)
 
 
-def look_again(unit: Unit, lock: Lock, record: Record) -> int:
-    """When the dispatcher has to look at a parked record: at its limits, when the lock opens, and now and then."""
-    closed = closed_until(lock, record)
-    due = earliest(record.deadline, record.start_by, closed if closed > unit.now else None)
-    return min(due or unit.now + LOOK_AGAIN, unit.now + LOOK_AGAIN)
+def look_again(unit: Unit, record: Record) -> int:
+    """When the dispatcher has to look at a parked record: at its limits, and now and then. When the lock opens
+    to those whose turn it is, :func:`wake` has put down with them; nobody else has to be looked at then."""
+    # A later attempt may start after start_by; were it looked at for that, it would be due in every sweep.
+    start_by = None if record.attempt else record.start_by
+    return min(earliest(record.deadline, start_by) or unit.now + LOOK_AGAIN, unit.now + LOOK_AGAIN)
 
 
 def turned(unit: Unit, record: Record, state: State, reason: str, by: str | None) -> Begun:
@@ -91,7 +92,7 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
         for rival in unit.heads(lock.lock_key, 3)
         if rival.key != record.key and rival.overlap is Overlap.COALESCE
     ]
-    if rivals and rivals[0].state is State.PENDING and overdue(unit, rivals[0], delay):
+    if rivals and rivals[0].order <= record.order and overdue(unit, rivals[0], delay):
         del rivals[0]
     stands = rivals[-1] if rivals else None
     newer = stands or max(holders, key=lambda one: one.order, default=None)
@@ -99,7 +100,7 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
         return turned(unit, record, State.COALESCED, f"{newer.key} is newer and stands for it", newer.key)
     if stands is not None and trigger.oldest and not record.attempt:
         put_off(unit, stands, trigger, delay, since=stands.put_off_since, free=not holders)
-        stands.due_at = look_again(unit, lock, stands) if stands.state is State.WAITING else stands.due_at
+        stands.due_at = look_again(unit, stands) if stands.state is State.WAITING else stands.due_at
         unit.save(stands)
         return turned(unit, record, State.COALESCED, f"{stands.key} runs for it, too", stands.key)
     dispatches: list[Dispatch] = []
@@ -119,14 +120,14 @@ def coalesce(unit: Unit, lock: Lock, record: Record, trigger: Trigger, holders: 
     if record.state is not State.WAITING:
         move(unit, record, State.WAITING, "one run follows the running one")
     record.queued = True
-    record.due_at = look_again(unit, lock, record)
+    record.due_at = look_again(unit, record)
     unit.save(record)
-    dispatches.extend(wake(unit, lock))
     return Begun(answer=Parked(ahead=0), dispatches=dispatches)
 
 
 def overdue(unit: Unit, record: Record, delay: int) -> bool:
-    return record.put_off_since is not None and unit.now >= record.put_off_since + delay
+    put_off_since = record.put_off_since if record.state is State.PENDING else None
+    return put_off_since is not None and unit.now >= put_off_since + delay
 
 
 def put_off(
@@ -149,12 +150,15 @@ def replace_holder(
     retries: int,
     holders: Sequence[Record],
 ) -> Begun:
-    """Take the place of the holder that came first."""
-    holder = min(holders, key=lambda one: (one.order, one.number, one.key))
-    if holder.order > record.order:  # a late or lost one does not replace its successor
-        return turned(unit, record, State.SKIPPED, f"{holder.key} is newer and holds the lock", holder.key)
-    state = State.REPLACED if holder.state is State.RUNNING else State.SKIPPED
-    dispatches = end_passively(unit, holder, state, f"{record.key} took its place", record.key)
-    beside = [other for other in holders if other.key != holder.key]
-    begun = start(unit, lock, record, trigger, owner, retries, beside)
+    """Take the place of the holder that came first; of as many as it takes where there are fewer slots now."""
+    oldest = sorted(holders, key=lambda one: (one.order, one.number, one.key))
+    many = len(oldest) - trigger.slots + 1
+    last = oldest[many - 1]
+    if last.order > record.order:  # a late or lost one does not replace its successor
+        return turned(unit, record, State.SKIPPED, f"{last.key} is newer and holds the lock", last.key)
+    dispatches: list[Dispatch] = []
+    for holder in oldest[:many]:
+        state = State.REPLACED if holder.state is State.RUNNING else State.SKIPPED
+        dispatches.extend(end_passively(unit, holder, state, f"{record.key} took its place", record.key))
+    begun = start(unit, lock, record, trigger, owner, retries, oldest[many:])
     return Begun(answer=begun.answer, dispatches=dispatches)

@@ -139,10 +139,11 @@ class RedisStore:
         return _own_work(self._ask("revoke", key, reason), State.REVOKED)
 
     def sweep(self, dispatcher: str, *, ttl: int, limit: int = 100) -> Sweep:
-        leader, sent, lost = self._run("sweep", dispatcher, ttl, limit)
+        leader, sent, lost, more = self._run("sweep", dispatcher, ttl, limit)
         if not int(leader):
             return Sweep(leader=False)
-        return Sweep(leader=True, dispatches=dispatches(sent), lost=[text(key) for key in lost])
+        gone = [text(key) for key in lost]
+        return Sweep(leader=True, dispatches=dispatches(sent), lost=gone, more=bool(int(more)))
 
     def get(self, key: str) -> Execution | None:
         found = self._run("get", key, *FIELDS)[0]

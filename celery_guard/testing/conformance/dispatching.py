@@ -125,6 +125,31 @@ class Dispatching(Harness):
         sent = [ids(scene.sweep(limit=3).dispatches) for _ in range(4)]
         assert sent == [["id-0", "id-1", "id-2"], ["id-3", "id-4", "id-5"], ["id-6"], []]
 
+    def test_a_sweep_that_took_as_many_as_it_may_says_that_there_may_be_more(self, scene: Scene) -> None:
+        scene.hold(lease=10 * LOOK_AGAIN)
+        for n in range(3):
+            scene.begin(scene.trigger(f"{n}", overlap=Overlap.QUEUE))
+        scene.elapse(LOOK_AGAIN)  # each is looked at; nobody is sent
+        assert [scene.sweep(limit=2).more for _ in range(3)] == [True, False, False]
+        assert not scene.store.sweep("another", ttl=1000).more
+
+    def test_a_thousand_that_wait_for_one_lock_do_not_hold_up_the_recovery_of_another(
+        self, scene: Scene
+    ) -> None:
+        scene.hold("big holder", lock_key="big", lease=10 * LOOK_AGAIN)
+        for n in range(1000 if self.rounds >= 20 else 100):
+            scene.begin(scene.trigger(f"big {n}", lock_key="big", overlap=Overlap.QUEUE))
+        scene.acquire(scene.trigger("small holder", lock_key="small", lease=LOOK_AGAIN))
+        scene.begin(scene.trigger("small", lock_key="small", overlap=Overlap.QUEUE))
+        scene.elapse(LOOK_AGAIN)
+        sent: list[str] = []
+        for _ in range(20):
+            swept = scene.sweep()
+            sent.extend(keys(swept.dispatches))
+            if not swept.more:
+                break
+        assert "small" in sent
+
     @pytest.mark.parametrize("overlap", [Overlap.WAIT, Overlap.QUEUE])
     def test_a_lost_one_comes_before_those_that_waited_for_it(self, scene: Scene, overlap: Overlap) -> None:
         scene.acquire(scene.trigger("first", overlap=overlap, lease=MINUTE))

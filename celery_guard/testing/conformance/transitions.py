@@ -169,7 +169,7 @@ MOVES: dict[tuple[State, State], Act] = {
     (S.PENDING, S.FAILED): _end_as(S.FAILED),
     (S.WAITING, S.PENDING): _free,
     (S.WAITING, S.RUNNING): _takes_its_turn,
-    (S.WAITING, S.COALESCED): _newer(Overlap.COALESCE),
+    (S.WAITING, S.COALESCED): _blocked(overlap=Overlap.COALESCE),
     (S.WAITING, S.SKIPPED): _blocked(overlap=Overlap.SKIP),
     (S.WAITING, S.LOCK_TIMEOUT): _time_is_up,
     (S.RUNNING, S.LOST): _lose,

@@ -54,17 +54,17 @@ local function _start(this, record, trigger, owner, retries, beside)
   return begun(_acquired(record))
 end
 
-local function look_again(this, record)
-  local closed = _closed_until(this, record)
-  local due = earliest(earliest(record.deadline, record.start_by), closed > now and closed or nil)
-  return math.min(due or (now + LOOK_AGAIN), now + LOOK_AGAIN)
+local function look_again(record)
+  -- See core/rules: a later attempt would be due in every sweep.
+  local start_by = record.attempt == 0 and record.start_by or nil
+  return math.min(earliest(record.deadline, start_by) or (now + LOOK_AGAIN), now + LOOK_AGAIN)
 end
 
-local function _park(this, record, trigger)
+local function _park(record, trigger)
   _move(record, 'waiting', 'the lock is held')
   record.queued = true
   if not record.deadline and trigger.wait_for then record.deadline = now + trigger.wait_for end
-  record.due_at = look_again(this, record)
+  record.due_at = look_again(record)
   save(record)
 end
 
@@ -76,7 +76,7 @@ local function _turned(record, state, reason, by)
 end
 
 local function _overdue(record, delay)
-  return record.put_off_since and now >= record.put_off_since + delay
+  return record.state == 'pending' and record.put_off_since and now >= record.put_off_since + delay
 end
 
 local function _put_off(record, trigger, delay, since, free)
@@ -93,7 +93,7 @@ local function _coalesce(this, record, trigger, holders)
   for _, rival in ipairs(heads(this.lock_key, 3)) do
     if rival.key ~= record.key and rival.overlap == 'coalesce' then rivals[#rivals + 1] = rival end
   end
-  if rivals[1] and rivals[1].state == 'pending' and _overdue(rivals[1], delay) then table.remove(rivals, 1) end
+  if rivals[1] and rivals[1].order <= record.order and _overdue(rivals[1], delay) then table.remove(rivals, 1) end
   local stands = rivals[#rivals]
   local newer = stands
   if not newer then
@@ -106,7 +106,7 @@ local function _coalesce(this, record, trigger, holders)
   end
   if stands and trigger.oldest and record.attempt == 0 then
     _put_off(stands, trigger, delay, stands.put_off_since, #holders == 0)
-    if stands.state == 'waiting' then stands.due_at = look_again(this, stands) end
+    if stands.state == 'waiting' then stands.due_at = look_again(stands) end
     save(stands)
     return _turned(record, 'coalesced', stands.key .. ' runs for it, too', stands.key)
   end
@@ -120,26 +120,31 @@ local function _coalesce(this, record, trigger, holders)
   end
   if record.state ~= 'waiting' then _move(record, 'waiting', 'one run follows the running one') end
   record.queued = true
-  record.due_at = look_again(this, record)
+  record.due_at = look_again(record)
   save(record)
-  extend(dispatches, _wake(this))
   return begun({ 'parked', '0' }, dispatches)
 end
 
 local function _replace(this, record, trigger, owner, retries, holders)
-  local holder, beside = holders[1], {}
-  for _, other in ipairs(holders) do
-    if other.order < holder.order or (other.order == holder.order
-      and member(other.number, other.key) < member(holder.number, holder.key)) then holder = other end
+  local oldest = extend({}, holders)
+  table.sort(oldest, function(a, b)
+    if a.order ~= b.order then return a.order < b.order end
+    return member(a.number, a.key) < member(b.number, b.key)
+  end)
+  local many = #oldest - trigger.slots + 1
+  local last = oldest[many]
+  if last.order > record.order then
+    return _turned(record, 'skipped', last.key .. ' is newer and holds the lock', last.key)
   end
-  if holder.order > record.order then
-    return _turned(record, 'skipped', holder.key .. ' is newer and holds the lock', holder.key)
-  end
-  local state = 'skipped'
-  if holder.state == 'running' then state = 'replaced' end
-  local dispatches = _end_passively(holder, state, record.key .. ' took its place', record.key)
-  for _, other in ipairs(holders) do
-    if other.key ~= holder.key then beside[#beside + 1] = other end
+  local dispatches, beside = {}, {}
+  for i, holder in ipairs(oldest) do
+    if i <= many then
+      local state = 'skipped'
+      if holder.state == 'running' then state = 'replaced' end
+      extend(dispatches, _end_passively(holder, state, record.key .. ' took its place', record.key))
+    else
+      beside[#beside + 1] = holder
+    end
   end
   return begun(_start(this, record, trigger, owner, retries, beside)[1], dispatches)
 end
@@ -166,13 +171,13 @@ local function _second_trigger(this, record, trigger, owner, retries, holders)
   if trigger.overlap == 'wait' or trigger.overlap == 'queue' then
     local ahead = queued(this.lock_key)
     if record.queued then
-      if record.state ~= 'waiting' then _park(this, record, trigger) end
+      if record.state ~= 'waiting' then _park(record, trigger) end
       return begun({ 'parked', int(ahead - 1) })
     end
     if trigger.max_queue and record.attempt == 0 and ahead >= trigger.max_queue then
       return _turned(record, 'skipped', 'the queue is full (' .. int(ahead) .. ' waiting)', by)
     end
-    _park(this, record, trigger)
+    _park(record, trigger)
     return begun({ 'parked', int(ahead) })
   end
   return _turned(record, 'skipped', why, by)
@@ -206,8 +211,7 @@ local function _acquire(this, record, trigger, owner, retries)
     for _, other in ipairs(first) do may = may or other.key == record.key end
     if may then return _start(this, record, trigger, owner, retries, holders) end
   end
-  local dispatches = {}
-  if room > 0 and not closed then dispatches = _wake(this) end
   local second = _second_trigger(this, record, trigger, owner, retries, holders)
-  return begun(second[1], extend(dispatches, second[2]))
+  if room <= 0 then return second end
+  return begun(second[1], extend(second[2], _wake(this)))
 end

@@ -9,7 +9,7 @@ local function _attend_waiting(this, record)
   if record.start_by and record.attempt == 0 and now >= record.start_by then
     return extend(_end_passively(record, 'expired', WAITED_TOO_LONG), _wake(this))
   end
-  record.due_at = look_again(this, record)
+  record.due_at = look_again(record)
   save(record)
   return _wake(this)
 end
@@ -59,14 +59,15 @@ end
 local seat = NS .. 'dispatcher'
 local sitting = call('HMGET', seat, 'name', 'until')
 if sitting[1] and sitting[1] ~= dispatcher and tonumber(sitting[2]) > now then
-  return { ARGV[1], 0, {}, {} }
+  return { ARGV[1], 0, {}, {}, 0 }
 end
 call('HSET', seat, 'name', dispatcher, 'until', int(now + ttl))
 local dispatches, lost = {}, {}
-for _, key in ipairs(call('ZRANGEBYSCORE', DUE, '-inf', int(now), 'LIMIT', 0, limit)) do
+local due = call('ZRANGEBYSCORE', DUE, '-inf', int(now), 'LIMIT', 0, limit)
+for _, key in ipairs(due) do
   local sent, gone = attend(key)
   extend(dispatches, sent)
   if gone then lost[#lost + 1] = key end
 end
 collect(limit)
-return { ARGV[1], 1, dispatches, lost }
+return { ARGV[1], 1, dispatches, lost, (limit > 0 and #due >= limit) and 1 or 0 }

@@ -1,0 +1,31 @@
+"""The dispatcher's rounds: it looks again at once where a sweep took as many as it may."""
+
+from __future__ import annotations
+
+from celery_guard import Guard, GuardedTask
+from celery_guard.core.contract import Trigger
+from celery_guard.core.rules import LOOK_AGAIN
+from celery_guard.worker.dispatcher import _LIMIT, Dispatcher
+
+from .deliveries import Fleet
+
+
+def test_many_that_wait_do_not_make_it_rest_before_it_has_seen_all() -> None:
+    fleet = Fleet()
+
+    @fleet.app.task(name="t.body", base=GuardedTask, shared=False, guard=Guard(overlap="queue"))
+    def task(n: int) -> int:
+        return n
+
+    holder = Trigger(
+        key="holder", task="t.body", lock_key="t.body", trigger_id="holder", fingerprint="", message="",
+        order=1, lease=10 * LOOK_AGAIN,
+    )  # fmt: skip
+    fleet.store.begin(holder, owner="holder/1")
+    for n in range(_LIMIT + 1):
+        task.delay(n)
+    fleet.work(2 * _LIMIT)
+    fleet.clock.advance(LOOK_AGAIN / 1000)
+    dispatcher = Dispatcher(fleet.app)
+    assert [dispatcher.sweep(fleet.store) for _ in range(3)] == [True, False, False]
+    assert fleet.messages() == []
