@@ -35,6 +35,8 @@ class Header:
     #: set by a retry: the execution stays the same whatever its new arguments are
     key: str | None = None
     deferrals: int = 0
+    #: the message's own ``eta`` (ms), once deferrals have put theirs in its place
+    eta: int | None = None
 
     def data(self) -> dict[str, Any]:
         """Return the header as plain data for a message."""
@@ -43,7 +45,7 @@ class Header:
             data["options"] = dict(self.options)
         if self.source != "call":
             data["src"] = self.source
-        more = {"entry": self.entry, "due": self.due, "key": self.key}
+        more = {"entry": self.entry, "due": self.due, "key": self.key, "eta": self.eta}
         data.update({name: value for name, value in more.items() if value is not None})
         if self.deferrals:
             data["deferrals"] = self.deferrals
@@ -84,6 +86,7 @@ def read(value: Any, where: str) -> Header:
         due=_whole(value, "due", where),
         key=_text(value, "key", where, MAX_KEY),
         deferrals=min(_whole(value, "deferrals", where) or 0, 1000),
+        eta=_whole(value, "eta", where),
     )
 
 

@@ -11,6 +11,7 @@ from ..core import keys
 from ..core.contract import Trigger
 from ..core.options import Guard, Overlap, milliseconds, parse
 from .header import Header
+from .starting import start_by
 
 #: How long records are kept for copies of their own messages, at least.
 KEEP = 86_400_000
@@ -78,8 +79,10 @@ def identify(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     message: str = "",
+    eta: int | None = None,
+    expires: int | None = None,
 ) -> Trigger:
-    """Return the trigger. Raises :class:`~celery_guard.core.errors.KeyArgumentError` or
+    """Return the trigger; ``eta`` and ``expires`` are the message's own, in ms. Raises :class:`~celery_guard.core.errors.KeyArgumentError` or
     :class:`~celery_guard.core.errors.KeyTemplateError` naming what cannot be a key."""
     arguments = keys.bind(_function(task), args, kwargs)
     due = datetime.fromtimestamp(header.due / 1000, UTC) if header.due is not None else None
@@ -123,4 +126,13 @@ def identify(
         wait_for=milliseconds(guard.wait_for),
         max_queue=guard.max_queue,
         hold=guard.lock_on_retry == "hold",
+        entry=header.entry,
+        slots=guard.slots,
+        start_by=start_by(guard, header, eta=eta, expires=expires),
+        max_waiting_age=milliseconds(guard.max_waiting_age),
+        throttle=milliseconds(guard.throttle),
+        throttle_failures=guard.throttle_failures,
+        debounce=milliseconds(guard.debounce),
+        max_delay=milliseconds(guard.max_delay),
+        oldest=guard.arguments == "oldest",
     )

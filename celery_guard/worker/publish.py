@@ -27,6 +27,7 @@ from .execution import DELIVERY, SESSION
 from .header import HEADER, Header, read
 from .identity import identify, resolve
 from .runtime import Runtime, runtime_of
+from .starting import of_options
 
 logger = logging.getLogger("celery_guard")
 
@@ -104,6 +105,7 @@ class GuardedSendTask:
                 task_id=task_id,
                 args=tuple(args or ()),
                 kwargs=dict(kwargs or {}),
+                **of_options(options, header.published_at),
             )
         options["headers"] = {**headers, HEADER: header.data()}
         if delivery is not None:
