@@ -106,10 +106,9 @@ class Follower:
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         since = entry.last_run_at
-        if advance:
-            reserved = self.reserve(entry)
-        fired = slots.aware(self._fired.pop(entry.name, None) or entry.schedule.now())
-        sent = reserved if advance else entry
+        sent = self.reserve(entry) if advance else entry
+        reserved = self._fired.pop(entry.name) if entry.name in self._fired else entry.schedule.now()
+        fired = slots.aware(reserved)
         try:
             guard, _ = options_of(self._scheduler.app, entry)
         except GuardError as exc:

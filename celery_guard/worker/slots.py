@@ -91,8 +91,8 @@ def between(of: Any, after: int, until: int) -> Iterator[int]:
     elif isinstance(of, crontab):
         begin -= timedelta(hours=3)  # a repeated wall-clock time is named by its first occurrence
     seen = after
-    for slot in _chain(of, begin, to_moment(until) + timedelta(hours=3)):
-        name = _interval_slot(of, slot) if length is not None else _name(of, slot)
+    for moment in _chain(of, begin, to_moment(until) + timedelta(hours=3)):
+        name = _interval_slot(of, moment) if length is not None else _name(of, moment)
         if seen < name <= until:
             seen = name
             yield name

@@ -9,7 +9,6 @@ from typing import Any, TypedDict
 from ..core.options import Guard, milliseconds
 from .header import Header
 
-
 #: Triggers that are late on purpose: a limit that counts from the due time would end them all.
 _LATE = frozenset({"backfill", "replay"})
 
