@@ -29,6 +29,9 @@ from .unsent import Unsent
 
 logger = logging.getLogger("celery_guard")
 
+#: Seconds that beat rests after a tick that only repeated the one before.
+_REPEATED_PAUSE = 1.0
+
 
 def follow(scheduler: Any) -> None:
     """Make a scheduler's ticks carry entry and due time. Doing it twice does nothing."""
@@ -76,6 +79,7 @@ class Follower:
         self._reserve = scheduler.reserve
         self._fired: dict[str, datetime] = {}
         self._last: dict[str, _Last] = {}
+        self._repeated = False
         self.unsent = Unsent(self._send)
         self._tick = scheduler.tick
         self._close = scheduler.close
@@ -92,7 +96,10 @@ class Follower:
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         """What could not be sent goes first; beat wakes up in time to try it again."""
         wait = self.unsent.send()
+        self._repeated = False
         pause = self._tick(*args, **kwargs)
+        if self._repeated and not pause:
+            pause = _REPEATED_PAUSE
         return pause if wait is None or pause is None else min(pause, wait)
 
     def close(self) -> None:
@@ -119,6 +126,7 @@ class Follower:
                 exc,
             )
             return None
+        last = self._last.get(entry.name)
         try:
             plan = self._plan(entry, guard, since, fired)
         except Exception:  # whatever a schedule of the user's raises
@@ -127,6 +135,11 @@ class Follower:
                 entry.name,
             )
             plan = misfire.Plan(send=[slots.to_ms(fired)])
+        if guard is not None and last is not None and list(plan.send) == [last.due]:
+            # Celery computes a crontab's next time in the hour that the end of summer time repeats as one in the
+            # hour before, so a beat that was started there finds it due again and again, without a pause.
+            self._repeated = True
+            return None
         self._tell(entry, guard, plan)
         result = None
         for due in plan.send:

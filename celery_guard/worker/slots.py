@@ -54,7 +54,9 @@ def interval(of: Any) -> int | None:
 
 def latest(of: Any, moment: datetime) -> int | None:
     """Return the latest due time that is not after ``moment``; ``None`` where there is none."""
-    moment = aware(moment)
+    moment = aware(moment).astimezone(
+        UTC
+    )  # arithmetic in a zone would forget which of two equal hours it is in
     if interval(of) is not None:
         return _interval_slot(of, moment)
     clocked = getattr(of, "clocked_time", None)
@@ -173,20 +175,23 @@ def _chain(of: Any, start: datetime, until: datetime) -> Iterator[datetime]:
 
 
 def _solar_chain(of: Any, start: datetime, until: datetime) -> Iterator[datetime]:
-    """Each day's events, from that day's midnight, so that every beat has them to the same second."""
-    midnight, last = start, start
+    """The events from a midnight on, each computed from its own day's midnight, so that all beats have it to the
+    same second. A day may have two: the second one is computed from an hour after the first."""
+    day, hour = timedelta(days=1), timedelta(hours=1)
+    midnight, last = start, start - day
     while midnight <= until:
         event = _next_after(of, midnight, until)
-        while event is not None and event <= until:
-            if event > last + timedelta(hours=1) or last == start:
-                last = event
-                yield event
-            if event >= midnight + timedelta(hours=23):
-                break
-            event = _next_after(of, event + timedelta(hours=1), until)
-            if event is not None and event >= midnight + timedelta(days=1):
-                break  # the next day's to name
-        midnight += timedelta(days=1)
+        if event is None or event > until:
+            return
+        midnight = event.replace(hour=0, minute=0, second=0, microsecond=0)
+        if event > last + hour:
+            last = event
+            yield event
+        second = _next_after(of, event + hour, until)
+        midnight += day
+        if second is not None and second < midnight and second <= until:
+            last = second
+            yield second
 
 
 def _next_after(of: Any, moment: datetime, now: datetime) -> datetime | None:

@@ -50,11 +50,13 @@ def test_half_past_two_in_paris_is_one_due_time_on_both_clock_changes(
     midnight = datetime(*day, tzinfo=PARIS)
     # beats that were started at any minute of the night: together they send nothing else
     named = set()
-    for minutes in range(0, 300, 7):
+    for minutes in range(0, 300, 13):
         start = midnight.astimezone(UTC) + timedelta(minutes=minutes)
         beat = Beat(fleet, {"night": {"task": "t.work", "schedule": crontab(hour=2, minute=30)}}, start)
         beat.run(midnight.astimezone(UTC) + timedelta(hours=6))
-        named |= set(dues(fleet.messages()))
+        sent = dues(fleet.messages())
+        assert len(sent) <= 1, "Celery alone floods the queue in the repeated hour"
+        named |= set(sent)
     assert [due.astimezone(PARIS).strftime("%H:%M%z") for due in named] == expected
 
 
