@@ -31,10 +31,20 @@ from .core.states import State
 
 if TYPE_CHECKING:
     from .worker import GuardedTask, install, outcome_of, store_of
+    from .worker.backfill import backfill
+    from .worker.schedules import schedules
 
 __version__ = "0.1.0"
 
-_LAZY = ("GuardedTask", "install", "outcome_of", "store_of")
+#: name -> the module that has it, loaded when it is first asked for
+_LAZY = {
+    "GuardedTask": "worker",
+    "backfill": "worker.backfill",
+    "install": "worker",
+    "outcome_of": "worker",
+    "schedules": "worker.schedules",
+    "store_of": "worker",
+}
 
 __all__ = [
     "ConfigurationError",
@@ -57,15 +67,17 @@ __all__ = [
     "StoreConfigurationError",
     "StoreError",
     "StoreUnavailableError",
+    "backfill",
     "install",
     "outcome_of",
+    "schedules",
     "store_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from . import worker
+        from importlib import import_module
 
-        return getattr(worker, name)
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from celery import signals
 
 from ..core.errors import GuardError
 from ..core.states import State
+from .text import app_of, safe
 
 # The celery command loads this module for every subcommand, so this is also where workers and beats whose
 # application sets ``guard_store`` get the guard without importing it themselves.
@@ -40,10 +41,6 @@ signals.celeryd_init.connect(_worker_starts, weak=False, dispatch_uid="celery_gu
 signals.beat_init.connect(_beat_starts, weak=False, dispatch_uid="celery_guard.cli.beat")
 
 
-def _app(context: click.Context) -> Any:
-    return context.obj.app
-
-
 @click.group(name="guard")
 def guard() -> None:
     """Look at guarded executions.
@@ -68,7 +65,7 @@ def executions(
         if as_json:
             click.echo(json.dumps(asdict(item)))
         else:
-            click.echo(f"{item.state:<12} {_safe(item.task):<40} {_safe(item.key):<60} {_safe(item.reason)}")
+            click.echo(f"{item.state:<12} {safe(item.task):<40} {safe(item.key):<60} {safe(item.reason)}")
 
 
 @guard.command()
@@ -79,13 +76,13 @@ def show(context: click.Context, key: str, as_json: bool) -> None:
     """Show the newest execution of KEY; exits with 1 where there is none."""
     item = _read(context, lambda store: store.get(key))
     if item is None:
-        raise click.ClickException(f"no execution has the key {_safe(key)!r}")
+        raise click.ClickException(f"no execution has the key {safe(key)!r}")
     data = asdict(item)
     if as_json:
         click.echo(json.dumps(data))
         return
     for name, value in data.items():
-        click.echo(f"{name:<14} {_safe(str(value))}")
+        click.echo(f"{name:<14} {safe(str(value))}")
 
 
 @guard.command()
@@ -98,18 +95,13 @@ def counts(context: click.Context, as_json: bool) -> None:
         click.echo(json.dumps([{"task": task, "state": state, "count": n} for (task, state), n in found]))
         return
     for (task, state), number in found:
-        click.echo(f"{number:>9}  {state:<12} {_safe(task)}")
+        click.echo(f"{number:>9}  {state:<12} {safe(task)}")
 
 
 def _read(context: click.Context, read: Any) -> Any:
     from ..worker.runtime import store_of
 
     try:
-        return read(store_of(_app(context)))
+        return read(store_of(app_of(context)))
     except GuardError as exc:
         raise click.ClickException(str(exc)) from exc
-
-
-def _safe(text: str) -> str:
-    """Foreign text without control characters, so that it cannot drive a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:500]

@@ -44,6 +44,7 @@ from .envelope import Envelope, send
 from .header import HEADER, Header, read
 from .identity import identify, resolve
 from .runtime import Runtime, runtime_of
+from .starting import moment
 from .termination import Termination, in_pool_child
 
 logger = logging.getLogger("celery_guard")
@@ -81,6 +82,8 @@ class Delivery:
             args=args,
             kwargs=kwargs,
             message=self.envelope.dumps() if self.envelope else "",
+            eta=moment(self.request.eta),
+            expires=moment(self.request.expires),
         )
         if self.request.is_eager:  # nobody would start it once it was quiet
             self.trigger = replace(self.trigger, debounce=None)
@@ -320,7 +323,8 @@ class Delivery:
         if self.envelope is None:
             raise exc
         pause = min(2.0**self.header.deferrals, _DEFER_MAX) * random.uniform(0.75, 1.25)
-        guard = replace(self.header, deferrals=self.header.deferrals + 1).data()
+        own_eta = self.header.eta if self.header.deferrals else moment(self.request.eta)
+        guard = replace(self.header, deferrals=self.header.deferrals + 1, eta=own_eta).data()
         try:
             send(self.task.app, self.envelope.delayed(guard, pause))
         except (

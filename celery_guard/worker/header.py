@@ -37,6 +37,10 @@ class Header:
     deferrals: int = 0
     #: the store has the whole message, so that it may be acknowledged before it ran
     recorded: bool = False
+    #: the message's own ``eta`` (ms), once deferrals have put theirs in its place
+    eta: int | None = None
+    #: says where the message comes from and asks for nothing: a task that nobody guards stays unguarded
+    soft: bool = False
 
     def data(self) -> dict[str, Any]:
         """Return the header as plain data for a message."""
@@ -45,10 +49,12 @@ class Header:
             data["options"] = dict(self.options)
         if self.source != "call":
             data["src"] = self.source
-        more = {"entry": self.entry, "due": self.due, "key": self.key}
+        more = {"entry": self.entry, "due": self.due, "key": self.key, "eta": self.eta}
         data.update({name: value for name, value in more.items() if value is not None})
         if self.recorded:
             data["rec"] = True
+        if self.soft:
+            data["soft"] = True
         if self.deferrals:
             data["deferrals"] = self.deferrals
         return data
@@ -89,6 +95,8 @@ def read(value: Any, where: str) -> Header:
         key=_text(value, "key", where, MAX_KEY),
         recorded=value.get("rec") is True,
         deferrals=min(_whole(value, "deferrals", where) or 0, 1000),
+        eta=_whole(value, "eta", where),
+        soft=value.get("soft") is True,
     )
 
 

@@ -11,6 +11,7 @@ from ..core import keys
 from ..core.contract import Trigger
 from ..core.options import Guard, Overlap, milliseconds, parse
 from .header import Header
+from .starting import start_by
 
 #: How long records are kept for copies of their own messages, at least.
 KEEP = 86_400_000
@@ -35,7 +36,7 @@ def resolve(app: Any, task: Any, name: str, header: Header | None) -> Guard | No
     """Return the options in force: declared ones with the message's on top; ``None`` where nothing is
     guarded."""
     base = declared(app, task, name)
-    if header is None:
+    if header is None or (header.soft and base is None):
         return base
     return (base or Guard()).merged(header.options, f"guard options of a message for task {name!r}")
 
@@ -63,6 +64,17 @@ def _window(app: Any, guard: Guard) -> int:
     return max(3_600_000, visibility)
 
 
+def _keep(app: Any, guard: Guard, header: Header) -> int:
+    """How long the record answers for copies: of its message, and of a due time's other ticks. A beat that was
+    away for as long as ``within`` sends those due times again that another beat may have sent in time."""
+    keep = int(app.conf.get("guard_keep") or KEEP)
+    if guard.key and _names_due(guard.key):
+        keep = max(keep, KEEP_DUE)
+    if header.due is not None and guard.within is not None:
+        keep = max(keep, (milliseconds(guard.within) or 0) + 3_600_000)
+    return keep
+
+
 def _names_due(key: Any) -> bool:
     return isinstance(key, str) and "scheduled" in keys.template_fields(key)
 
@@ -78,9 +90,14 @@ def identify(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     message: str = "",
+    eta: int | None = None,
+    expires: int | None = None,
 ) -> Trigger:
-    """Return the trigger. Raises :class:`~celery_guard.core.errors.KeyArgumentError` or
-    :class:`~celery_guard.core.errors.KeyTemplateError` naming what cannot be a key."""
+    """Return the trigger; ``eta`` and ``expires`` are the message's own, in ms.
+
+    Raises :class:`~celery_guard.core.errors.KeyArgumentError` or
+    :class:`~celery_guard.core.errors.KeyTemplateError` naming what cannot be a key.
+    """
     arguments = keys.bind(_function(task), args, kwargs)
     due = datetime.fromtimestamp(header.due / 1000, UTC) if header.due is not None else None
     if due is not None and app.timezone is not None:
@@ -114,9 +131,7 @@ def identify(
         overlap=Overlap(guard.overlap),
         lease=milliseconds(guard.lease) or 60_000,
         max_attempts=guard.max_attempts,
-        keep=max(
-            int(app.conf.get("guard_keep") or KEEP), KEEP_DUE if guard.key and _names_due(guard.key) else 0
-        ),
+        keep=_keep(app, guard, header),
         unique_for=_window(app, guard),
         once_per_key=header.due is not None and (guard.key is None or _names_due(guard.key)),
         reopen=header.source == "replay",
@@ -125,6 +140,7 @@ def identify(
         hold=guard.lock_on_retry == "hold",
         entry=header.entry,
         slots=guard.slots,
+        start_by=start_by(guard, header, eta=eta, expires=expires),
         max_waiting_age=milliseconds(guard.max_waiting_age),
         throttle=milliseconds(guard.throttle),
         throttle_failures=guard.throttle_failures,

@@ -27,6 +27,7 @@ from .header import HEADER, Header, read
 from .identity import identify, resolve
 from .recording import Recording, StandsError, envelope_of
 from .runtime import runtime_of
+from .starting import of_options
 
 logger = logging.getLogger("celery_guard")
 
@@ -37,6 +38,7 @@ class Tick:
 
     entry: str
     due: int
+    source: str = "beat"
 
 
 _tick: ContextVar[Tick | None] = ContextVar("celery_guard_tick", default=None)
@@ -80,6 +82,9 @@ class GuardedSendTask:
         header = _header(name, own, carried)
         guard = resolve(self._app, task, name, header)
         if guard is None:
+            if _tick.get() is not None:
+                # Whether the task is guarded may be known to its worker alone: the due time goes along.
+                options["headers"] = {**headers, HEADER: _origin(Header(soft=True), None).data()}
             return self._original(name, args, kwargs, **options)
         task_id = options["task_id"] = options.get("task_id") or uuid()
         delivery = _running(task, name, task_id)
@@ -96,6 +101,7 @@ class GuardedSendTask:
                 task_id=task_id,
                 args=tuple(args or ()),
                 kwargs=dict(kwargs or {}),
+                **of_options(options, header.published_at),
             )
         recorded = delivery is None and trigger is not None and _recorded(guard, header)
         options["headers"] = {**headers, HEADER: replace(header, recorded=recorded or header.recorded).data()}
@@ -122,13 +128,13 @@ class GuardedSendTask:
                 return (options.get("result_cls") or self._app.AsyncResult)(stands.trigger_id)
 
 
-def _header(name: str, own: Any, carried: Any) -> Header | None:
+def _header(name: str, own: Any, carried: Any, *, where: str = "") -> Header | None:
     """Bring the two ways to give options to one message together: the option wins over the header."""
     if own is None and carried is None:
         return None
     header = read(carried, f"headers[{HEADER!r}] of task {name!r}") if carried is not None else Header()
     if own is not None:
-        where = f"guard of apply_async for task {name!r}"
+        where = where or f"guard of apply_async for task {name!r}"
         if isinstance(own, Guard) and any(callable(getattr(own, option)) for option in ("scope", "key")):
             raise OptionError(
                 where=where,
@@ -180,14 +186,14 @@ def _origin(header: Header, delivery: Any) -> Header:
         )
     tick = _tick.get()
     if tick is not None and header.due is None:
-        header = replace(header, source="beat", entry=tick.entry, due=tick.due)
+        header = replace(header, source=tick.source, entry=tick.entry, due=tick.due)
     return replace(header, published_at=header.published_at or _stamp())
 
 
 def _recorded(guard: Guard, header: Header) -> bool:
     """Whether the trigger is written to the store first. A key of the user's makes duplicates likely and a
     caller expects the handle of the execution that stands for it; a plain call costs no round trip."""
-    return guard.record or (guard.key is not None and header.key is None)
+    return guard.record or header.source == "backfill" or (guard.key is not None and header.key is None)
 
 
 def _running(task: Any, name: str, task_id: str) -> Any:

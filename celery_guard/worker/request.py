@@ -25,6 +25,7 @@ from .execution import DELIVERY
 from .header import HEADER, Header, read
 from .identity import identify, resolve
 from .runtime import runtime_of
+from .starting import moment
 
 logger = logging.getLogger("celery_guard")
 
@@ -70,6 +71,8 @@ class GuardedRequest(Request):
                 args=self._args,
                 kwargs=self._kwargs,
                 message=Envelope.of_delivery(self._delivery_info[DELIVERY]).dumps(),
+                eta=moment(self._request_dict.get("eta")),
+                expires=moment(self._request_dict.get("expires")),
             )
         except (GuardError, ValueError, TypeError) as exc:
             logger.debug("no trigger for %s: %r", self.id, exc)

@@ -148,7 +148,7 @@ class Life:
             trigger_id=f"id-{number}",
             fingerprint=draw.choice([*["same"] * 12, "another"]),
             message=draw.choice([f"message {number}: \n\x00:+ €", f"{{{number}}}"]),
-            source=draw.choice(["call", "beat"]),
+            source=draw.choice(["call", "beat", "backfill", "misfire"]),
             order=draw.choice([0, now, now - draw.randrange(30_000), now + 5_000]),
             scheduled_at=self.maybe(now - 1000),
             overlap=overlap,

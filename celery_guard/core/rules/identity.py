@@ -16,6 +16,12 @@ def answers(record: Record, trigger: Trigger, now: int) -> bool:
         return False
     if trigger.trigger_id == record.trigger_id or trigger.trigger_id in record.followers:
         return True
+    if record.source == "misfire":
+        # Beat noted that this due time is left out. A tick of another beat that is still under way, or a backfill,
+        # brings it after all, and is not to find its end here.
+        return trigger.source == "misfire"
+    if trigger.source == "backfill" and record.state is not State.SUCCEEDED:
+        return False  # a backfill makes up for everything that was not done, whatever became of it
     if record.once_per_key:
         return True
     if trigger.scheduled_at is not None and trigger.scheduled_at == record.scheduled_at:

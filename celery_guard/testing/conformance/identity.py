@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_guard.core.contract import Acquired, Answered, InFlight, Joined, Mismatch
+from celery_guard.core.contract import Acquired, Answered, InFlight, Joined, Mismatch, Refused
 from celery_guard.core.options import Overlap
 from celery_guard.core.states import State
 from celery_guard.testing.conformance.harness import Harness
@@ -134,6 +134,40 @@ class Identity(Harness):
         answer = scene.begin(second_beat).answer
         assert isinstance(answer, Answered)
         assert (answer.state, answer.trigger_id) == (state, trigger.trigger_id)
+
+    def test_a_due_time_that_beat_left_out_answers_for_nobody_who_brings_it(self, scene: Scene) -> None:
+        """Another beat has sent it, and its message is still under way; or a backfill makes up for it."""
+        due = {"once_per_key": True, "scheduled_at": 1_900_000_000_000, "keep": MINUTE}
+        noted = scene.trigger("entry@due", source="misfire", **due)
+        assert scene.store.end(noted, state=State.EXPIRED, reason="missed").state is State.EXPIRED
+        again = scene.another(noted, "second beat")
+        assert isinstance(scene.store.end(again, state=State.EXPIRED, reason="missed"), Refused)
+        before = scene.record("entry@due")
+        lease = scene.acquire(scene.another(noted, "tick", source="beat"))
+        assert scene.record("entry@due").previous == before.number
+        assert isinstance(scene.store.end(again, state=State.EXPIRED, reason="missed"), Refused)
+        scene.finish(lease)
+        assert isinstance(scene.store.end(again, state=State.EXPIRED, reason="missed"), Refused)
+        assert scene.state("entry@due") is State.SUCCEEDED
+
+    @pytest.mark.parametrize("state", [State.FAILED, State.SKIPPED, State.EXPIRED, State.SUCCEEDED])
+    def test_a_backfill_is_answered_by_success_alone(self, scene: Scene, state: State) -> None:
+        due = {"once_per_key": True, "scheduled_at": 1_900_000_000_000, "keep": MINUTE}
+        tick = scene.trigger("entry@due", source="beat", **due)
+        if state in (State.SUCCEEDED, State.FAILED):
+            scene.finish(scene.acquire(tick), state)
+        elif state is State.SKIPPED:
+            holder = scene.hold()
+            scene.begin(tick)
+            scene.finish(holder)
+        else:
+            scene.store.end(tick, state=state, reason="")
+        backfill = scene.another(tick, "backfill", source="backfill")
+        if state is State.SUCCEEDED:
+            assert isinstance(scene.begin(backfill).answer, Answered)
+            return
+        scene.finish(scene.acquire(backfill), State.FAILED)
+        assert isinstance(scene.begin(backfill).answer, Answered)  # a copy of its message
 
     def test_a_due_time_in_the_making_is_joined(self, scene: Scene) -> None:
         trigger = scene.trigger("entry@due", once_per_key=True, scheduled_at=1_900_000_000_000)
