@@ -65,10 +65,16 @@ def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
     plain = celery_default(_Plain(task), app, consumer, **kwargs)
 
     def by_header(message: Any, *args: Any, **options: Any) -> Any:
-        way = late if HEADER in (message.headers or {}) else plain
+        way = late if _asks(message) else plain
         return way(message, *args, **options)
 
     return by_header
+
+
+def _asks(message: Any) -> bool:
+    """Whether a message asks for the guard: one that only says where it comes from does not."""
+    header = (message.headers or {}).get(HEADER)
+    return header is not None and not (isinstance(header, Mapping) and header.get("soft") is True)
 
 
 def _recorded(message: Any) -> bool:

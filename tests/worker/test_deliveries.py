@@ -22,11 +22,6 @@ from celery_guard import (
 from .deliveries import Fleet
 
 
-@pytest.fixture
-def fleet() -> Fleet:
-    return Fleet()
-
-
 def only(fleet: Fleet, task: str | None = None) -> Any:
     (execution,) = fleet.store.executions(task=task)
     return execution

@@ -29,11 +29,6 @@ from celery_guard.worker.task import guarding
 from .deliveries import Fleet
 
 
-@pytest.fixture
-def fleet() -> Fleet:
-    return Fleet()
-
-
 def named(fleet: Fleet, **options: Any) -> Any:
     def work(self: Any, tenant: int = 1, note: Any = None) -> Any:
         return self.guard.key if "guard_session" in self.request.__dict__ else "plain"

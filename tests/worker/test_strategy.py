@@ -1,0 +1,70 @@
+"""Which way a message goes through a worker: late, early, or as the task always was."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_guard import Guard, GuardedTask
+from celery_guard.worker import strategy
+from celery_guard.worker.task import guarding
+
+from .deliveries import Fleet
+
+
+def way(monkeypatch: pytest.MonkeyPatch, task: Any, header: Any) -> tuple[bool, bool]:
+    """How a message with this header is acknowledged: late, and given back when its process dies."""
+    monkeypatch.setattr(
+        strategy,
+        "celery_default",
+        lambda view, app, consumer: lambda message: (view.acks_late, view.reject_on_worker_lost),
+    )
+    message = SimpleNamespace(headers={} if header is None else {"guard": header})
+    found: tuple[bool, bool] = strategy.default(task, task.app, None)(message)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("header", "late"),
+    [
+        (None, (False, None)),
+        ({"v": 1, "src": "beat", "entry": "e", "due": 5, "soft": True}, (False, None)),
+        ({"v": 1, "options": {"overlap": "queue"}}, (True, True)),
+        ({"overlap": "queue"}, (True, True)),
+        ('{"overlap": "queue"}', (True, True)),
+    ],
+    ids=["none", "only the due time", "options", "by hand", "as JSON"],
+)
+def test_a_plain_task_is_late_only_where_its_message_asks_for_the_guard(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, header: Any, late: tuple[bool, bool]
+) -> None:
+    @fleet.app.task(name="t.plain")
+    def plain() -> None: ...
+
+    guarding(plain)
+    assert way(monkeypatch, plain, header) == late
+
+
+@pytest.mark.parametrize(
+    ("acks_late", "record", "header", "late"),
+    [
+        (True, True, {"v": 1, "rec": True}, (True, True)),
+        (False, True, {"v": 1, "rec": True}, (False, False)),
+        (False, True, {"v": 1}, (True, True)),
+        (False, True, None, (True, True)),
+    ],
+)
+def test_only_what_the_store_has_is_acknowledged_early(
+    fleet: Fleet,
+    monkeypatch: pytest.MonkeyPatch,
+    acks_late: bool,
+    record: bool,
+    header: Any,
+    late: tuple[bool, bool],
+) -> None:
+    @fleet.app.task(name="t.long", base=GuardedTask, guard=Guard(record=record), acks_late=acks_late)
+    def long() -> None: ...
+
+    assert way(monkeypatch, long, header) == late
