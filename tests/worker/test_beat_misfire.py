@@ -185,7 +185,7 @@ def test_an_entry_that_was_off_and_is_on_again(fleet: Fleet, schedule: Any) -> N
     del beat.scheduler.schedule["entry"]
     beat.run(NOON + timedelta(hours=4, minutes=1))
     beat.put("entry", **entry)
-    beat.run(NOON + timedelta(hours=5, minutes=2))
+    beat.run(NOON + timedelta(hours=5, minutes=10))
     assert dues(fleet.messages()) == [NOON + timedelta(hours=n) for n in (1, 2, 3, 4, 5)]
 
 
