@@ -54,9 +54,8 @@ def interval(of: Any) -> int | None:
 
 def latest(of: Any, moment: datetime) -> int | None:
     """Return the latest due time that is not after ``moment``; ``None`` where there is none."""
-    moment = aware(moment).astimezone(
-        UTC
-    )  # arithmetic in a zone would forget which of two equal hours it is in
+    # arithmetic in a zone would forget which of two equal hours it is in
+    moment = aware(moment).astimezone(UTC)
     if interval(of) is not None:
         return _interval_slot(of, moment)
     clocked = getattr(of, "clocked_time", None)

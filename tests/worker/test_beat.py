@@ -13,7 +13,9 @@ from kombu import Producer
 
 from celery_guard import Guard, GuardedTask, State
 from celery_guard.worker.beat import label
+from celery_guard.worker.publish import _tick
 from celery_guard.worker.slots import to_ms
+from celery_guard.worker.task import guarding
 
 from .deliveries import Fleet
 from .ticking import Beat, dues, header
@@ -44,19 +46,22 @@ def test_ten_thousand_ticks_with_drift_and_jitter_have_ten_thousand_due_times(
 ) -> None:
     noise = jitters(7)
     beat = Beat(fleet, {"tick": {"task": "t.work", "schedule": length}}, NEW_YEAR, lag=lambda: next(noise))
-    sent: list[datetime] = []
-    original = beat.scheduler._celery_guard._apply
+    apply_entry = beat.scheduler.apply_entry
 
-    def publishing_takes_time(entry: Any, **kwargs: Any) -> Any:
-        # a pause between reservation and publish brings two publishes nearer to each other than the interval
+    def after_a_pause(entry: Any, **kwargs: Any) -> None:
+        # between reservation and publish: it brings two publishes nearer to each other than the interval
         beat.now += timedelta(seconds=next(noise))
-        from celery_guard.worker.publish import _tick
+        apply_entry(entry, **kwargs)
 
+    beat.scheduler.apply_entry = after_a_pause
+    sent: list[datetime] = []
+
+    def publish(entry: Any, **kwargs: Any) -> None:
         tick = _tick.get()
-        assert tick is not None and original is not None
+        assert tick is not None
         sent.append(datetime.fromtimestamp(tick.due / 1000, UTC))
 
-    beat.scheduler._celery_guard._apply = publishing_takes_time
+    beat.scheduler._celery_guard._apply = publish  # ten thousand messages would say nothing more
     ticks = 0
     while ticks < 10_000:
         before = beat.scheduler.schedule["tick"].total_run_count
@@ -116,7 +121,7 @@ def test_a_task_that_only_its_worker_knows_gets_its_due_time_and_a_plain_one_sta
     beat.run(NEW_YEAR + timedelta(seconds=90))
     messages = {m.headers["task"]: m for m in fleet.messages()}
     fleet.app.task(base=GuardedTask, shared=False, name="t.elsewhere")(elsewhere)
-    fleet.app.task(shared=False, name="t.plain")(plain)
+    guarding(fleet.app.task(shared=False, name="t.plain")(plain))
     assert header(messages["t.elsewhere"])["due"] == header(messages["t.plain"])["due"]
     assert fleet.deliver(messages["t.plain"]).retval == "plain"
     assert list(fleet.store.executions()) == []

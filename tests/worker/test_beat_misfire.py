@@ -176,16 +176,39 @@ def test_a_beat_that_stands_still_misses_too(fleet: Fleet) -> None:
     assert dues(fleet.messages()) == [NOON + timedelta(hours=n) for n in (1, 2, 3, 4)]
 
 
-def test_an_entry_that_was_off_and_is_on_again(fleet: Fleet) -> None:
+@pytest.mark.parametrize("schedule", [crontab(minute=0), 3600.0], ids=["crontab", "interval"])
+def test_an_entry_that_was_off_and_is_on_again(fleet: Fleet, schedule: Any) -> None:
     """django-celery-beat forgets when a disabled entry ran; this process does not."""
-    entry = {"task": "t.work", "schedule": hourly(), "options": {"guard": {"misfire": "each"}}}
+    entry = {"task": "t.work", "schedule": schedule, "options": {"guard": {"misfire": "each"}}}
     beat = Beat(fleet, {"entry": entry}, LATE)
-    beat.run(NOON + timedelta(hours=1, minutes=1))
+    beat.run(NOON + timedelta(hours=1, minutes=11))
     del beat.scheduler.schedule["entry"]
     beat.run(NOON + timedelta(hours=4, minutes=1))
     beat.put("entry", **entry)
-    beat.run(NOON + timedelta(hours=5, minutes=1))
+    beat.run(NOON + timedelta(hours=5, minutes=10))
     assert dues(fleet.messages()) == [NOON + timedelta(hours=n) for n in (1, 2, 3, 4, 5)]
+
+
+def test_before_its_start_time_nothing_is_due(fleet: Fleet) -> None:
+    """django-celery-beat says of a new entry with a start_time that it ran thirty years ago."""
+    from celery_guard.worker.beat import _not_before_start
+
+    long_ago, start = LATE - timedelta(days=365 * 30), NOON - timedelta(hours=2)
+    entry = type("Entry", (), {"model": type("Model", (), {"start_time": start})()})()
+    since = _not_before_start(entry, long_ago)
+    plan = misfire.plan(
+        hourly(), guard=Guard(misfire="each"), since=since, handled=None, fired=LATE, grace=5000
+    )
+    assert [datetime.fromtimestamp(due / 1000, UTC) for due in plan.send] == HOURS[2:]
+
+
+def test_what_is_older_than_the_records_is_logged_only(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knows any more whether another beat ran it."""
+    assert back(fleet, hourly(), down=timedelta(hours=40), now=LATE) == [NOON]
+    assert min(recorded(fleet)) == NOON - timedelta(hours=23)
+    assert caplog.text.count("is left out: missed") == 39
 
 
 def test_a_new_schedule_of_an_entry_misses_nothing_of_its_past(fleet: Fleet) -> None:

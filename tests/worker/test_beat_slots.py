@@ -70,6 +70,13 @@ def test_each_wall_clock_time_of_a_repeated_or_missing_hour_is_one_due_time(flee
     assert len(local(fleet, interval, AUTUMN)) == 50
 
 
+def test_the_second_of_two_equal_wall_clock_times_is_named_as_the_first(fleet: Fleet) -> None:
+    """Celery's arithmetic says the first today; one that said the second, rightly, would be another due time."""
+    of = crontab(hour=2, minute=30, app=fleet.app)
+    first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    assert slots._name(of, first) == slots._name(of, first + timedelta(hours=1)) == slots.to_ms(first)
+
+
 @pytest.mark.parametrize("hours", [0.2, 3, 30, 400])
 def test_the_latest_due_time_does_not_depend_on_what_a_beat_remembers(fleet: Fleet, hours: float) -> None:
     """Every minute, and away for days: more due times than anybody would count through."""
