@@ -40,6 +40,7 @@ def jitters(seed: int) -> Iterator[float]:
         yield chance.uniform(0, 0.004) if chance.random() < 0.97 else chance.uniform(0.1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [0.5, 2.0, 7.3])
 def test_ten_thousand_ticks_with_drift_and_jitter_have_ten_thousand_due_times(
     fleet: Fleet, length: float
