@@ -166,7 +166,7 @@ def _chain(of: Any, start: datetime, until: datetime) -> Iterator[datetime]:
         return
     slot = start
     while True:
-        upcoming = _next_after(of, slot, until)
+        upcoming = _next_after(of, slot)
         if upcoming is None or upcoming <= slot or upcoming > until:
             return
         slot = upcoming
@@ -179,24 +179,31 @@ def _solar_chain(of: Any, start: datetime, until: datetime) -> Iterator[datetime
     day, hour = timedelta(days=1), timedelta(hours=1)
     midnight, last = start, start - day
     while midnight <= until:
-        event = _next_after(of, midnight, until)
+        event = _next_after(of, midnight)
         if event is None or event > until:
             return
         midnight = event.replace(hour=0, minute=0, second=0, microsecond=0)
         if event > last + hour:
             last = event
             yield event
-        second = _next_after(of, event + hour, until)
+        second = _next_after(of, event + hour)
         midnight += day
         if second is not None and second < midnight and second <= until:
             last = second
             yield second
 
 
-def _next_after(of: Any, moment: datetime, now: datetime) -> datetime | None:
-    """The schedule's own answer, with its clock stopped: it says how long from *its* now, and reads it anew."""
+def _next_after(of: Any, moment: datetime) -> datetime | None:
+    """The first due time after ``moment`` by the schedule's own answer, which says how long from *its* now: its clock
+    stands at ``moment``, in its own zone. (Celery 5.5 reads hours in the zone it is given, and takes a past moment for
+    one of another hour.)"""
+    local = moment.astimezone(of.tz)
     stopped = object.__new__(type(of))  # not copy(): RedBeat's rrule cannot be copied
     stopped.__dict__.update(of.__dict__)
-    stopped.nowfun = lambda: now
-    remaining = stopped.remaining_estimate(moment)
-    return None if remaining is None else (now + remaining).astimezone(UTC)
+    stopped.nowfun = lambda: local
+    if isinstance(of, crontab):  # Celery 5.5 answers in hours of the wall clock, later ones in real ones
+        start, step, _ = stopped.remaining_delta(local)
+        upcoming: datetime = start + step
+        return upcoming.astimezone(UTC)
+    remaining = stopped.remaining_estimate(local)
+    return None if remaining is None else moment.astimezone(UTC) + remaining
