@@ -14,6 +14,9 @@ from typing import Protocol, runtime_checkable
 from .options import Overlap
 from .states import State
 
+#: What one replacement of a task by a task of the same id counts in ``retries``: more than any number of retries.
+GENERATION = 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
@@ -271,7 +274,8 @@ class Store(Protocol):
 
     def begin(self, trigger: Trigger, *, owner: str, retries: int = 0) -> Begun:
         """Decide what a delivered message means, and where it may run hand out the lease. Repeating a begin
-        with the same ``owner`` gives the same lease."""
+        with the same ``owner`` gives the same lease. ``retries`` orders the tries of one message's task: a
+        replacement (Celery's ``Task.replace``) counts :data:`GENERATION`, and goes on after a success, too."""
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[Done | Refused]:
         """Renew any number of leases in one round trip; answers are in order. An ended lease is not renewed."""

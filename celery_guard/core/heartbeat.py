@@ -64,6 +64,9 @@ class Heartbeat:
         """Renew all sessions once, in one call of the store. The thread does nothing else."""
         with self._mutex:
             sessions = list(self._sessions.values())
+        for session in sessions:
+            if session.lost is not None and not session.settled:
+                self._ask(session)
         sessions = [session for session in sessions if session.lost is None]
         if not sessions:
             return
@@ -81,6 +84,15 @@ class Heartbeat:
                 )
             else:
                 session.renewed(asked_at)
+
+    def _ask(self, session: Session) -> None:
+        """A loss is presumed: no longer renew, but learn whether another one took over, or the record is gone."""
+        try:
+            answer = self._store.verify(session.lease)
+        except StoreError:
+            return
+        if isinstance(answer, Refused):
+            session.mark_lost(answer.reason)
 
     def _run(self) -> None:
         while True:

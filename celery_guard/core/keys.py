@@ -222,7 +222,13 @@ def render(
     Raises :class:`KeyArgumentError` or :class:`KeyTemplateError`.
     """
     if callable(template):
-        return _piece(task, f"{what}(...)", template(*args, **kwargs))
+        try:
+            value = template(*args, **kwargs)
+        except Exception as exc:  # whatever the user's own code raises
+            raise KeyArgumentError(
+                argument=f"{what}(...)", task=task, message=f"the callable raised {type(exc).__name__}: {exc}"
+            ) from exc
+        return _piece(task, f"{what}(...)", value)
     parts = []
     pieces = _pieces(template)
     signs = [literal[:1] if name else "" for literal, name, _, _ in pieces[1:]]

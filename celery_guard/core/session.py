@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from .contract import Acquired, Lease, Refused, Store
 from .errors import LeaseLostError
 
+#: After these of a store's reasons nothing else can come.
+_VERDICTS = ("superseded", "missing")
+
 
 class Session:
     """Ownership of one execution by this attempt, kept alive by the heartbeat.
@@ -88,10 +91,16 @@ class Session:
         if reason is not None:
             raise LeaseLostError(key=self.key, token=self.token, reason=reason)
 
-    def mark_lost(self, reason: str) -> str:
-        """Note that a write was refused; the first reason stays."""
+    @property
+    def settled(self) -> bool:
+        """Whether the store has said that ownership is lost for good. Before that a loss is only presumed."""
         with self._mutex:
-            if self._lost is not None:
+            return self._lost in _VERDICTS
+
+    def mark_lost(self, reason: str) -> str:
+        """Note that a write was refused. The first reason stays, but for the store's last word."""
+        with self._mutex:
+            if self._lost in _VERDICTS or (self._lost is not None and reason not in _VERDICTS):
                 return self._lost
             self._lost = reason
         if self.on_lost is not None:

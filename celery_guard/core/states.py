@@ -107,7 +107,9 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     ),
     # stopped at a checkpoint; goes on from there, here or elsewhere; skipped where
     # `skip` finds the lock taken by a newcomer meanwhile, as for lost
-    _S.INTERRUPTED: frozenset({_S.RUNNING, _S.WAITING, _S.SKIPPED, _S.COALESCED, _S.REPLACED, _S.REVOKED}),
+    _S.INTERRUPTED: frozenset(
+        {_S.RUNNING, _S.WAITING, _S.SKIPPED, _S.COALESCED, _S.REPLACED, _S.EXPIRED, _S.REVOKED}
+    ),
     # the owner stopped renewing, or its parent saw it die; expired where the message's
     # own `expires` passed before the next attempt could start
     _S.LOST: frozenset(

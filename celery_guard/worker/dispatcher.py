@@ -26,6 +26,7 @@ logger = logging.getLogger("celery_guard.dispatcher")
 _INTERVAL = 1.0
 _TTL = 3_000
 _PURGE_EVERY = 60.0
+_PURGE = 1000
 _LIMIT = 100
 
 
@@ -79,8 +80,8 @@ class Dispatcher:
             logger.warning("recovering %s: its owner is gone", key)
         self._send(found.dispatches)
         if time.monotonic() - self._purged_at > _PURGE_EVERY:
-            self._purged_at = time.monotonic()
-            store.purge()
+            if store.purge(_PURGE) < _PURGE:  # else there is more: at the next look
+                self._purged_at = time.monotonic()
         return bool(found.more)
 
     def _send(self, dispatches: Any) -> None:

@@ -42,7 +42,7 @@ from ..core.states import State
 from . import outcome
 from .envelope import Envelope, send
 from .header import HEADER, Header, read
-from .identity import identify, resolve
+from .identity import generation, identify, resolve
 from .runtime import Runtime, runtime_of
 from .starting import moment
 from .termination import Termination, in_pool_child
@@ -93,15 +93,17 @@ class Delivery:
         #: the message of the next try, caught when the body publishes it, sent once the store knows of it
         self.next_try: Envelope | None = None
 
+    def generation(self) -> int:
+        """The place of this try among those of its message."""
+        return generation(self.request.retries, self.request.replaced_task_nesting)
+
     # -- begin -------------------------------------------------------------------------------------------
 
     def run(self, body: Body) -> Any:
         """Run the body if this delivery may, and return what Celery is to store for it."""
         asked_at = time.monotonic()
         try:
-            begun = self.runtime.store.begin(
-                self.trigger, owner=self.owner, retries=self.request.retries or 0
-            )
+            begun = self.runtime.store.begin(self.trigger, owner=self.owner, retries=self.generation())
         except StoreUnavailableError as exc:
             return self._store_is_down(body, exc)
         if begun.dispatches:
@@ -167,8 +169,10 @@ class Delivery:
                 return self._failed(session, exc)
             except BaseException as exc:
                 # the process is going down (SystemExit, a signal): lost, and counted, so that a body that
-                # always exits is bounded by max_attempts
-                self._lose(session, f"the process was told to exit ({type(exc).__name__})")
+                # always exits is bounded by max_attempts. Another one is a time limit of a greenlet pool,
+                # which the parent's view ends as what it is.
+                if isinstance(exc, SystemExit | KeyboardInterrupt) or type(exc).__name__ == "GreenletExit":
+                    self._lose(session, f"the process was told to exit ({type(exc).__name__})")
                 raise
             return self._succeeded(session, value)
         finally:
@@ -178,14 +182,31 @@ class Delivery:
             self.request.__dict__.pop(SESSION, None)
 
     def _stopped(self, session: Session) -> NoReturn:
-        reason = session.lost or "superseded"
+        reason = self._verdict(session)
         logger.warning("%s (token %s) stopped: its lease is lost, %s", session.key, session.token, reason)
         self._drop(reason)
+
+    def _verdict(self, session: Session) -> str:
+        """Why the lease is lost, by the store: what this process only presumes may mean that the store lost the
+        execution, and then nobody else has the work."""
+        reason = session.lost or "superseded"
+        if session.settled:
+            return reason
+        try:
+            answer = self.runtime.store.verify(session.lease)
+        except StoreUnavailableError as exc:
+            raise Reject(
+                f"{session.key}: {reason}, and the store cannot say more: {exc}", requeue=True
+            ) from exc
+        return answer.reason if isinstance(answer, Refused) else reason
 
     def _drop(self, reason: str) -> NoReturn:
         """This attempt is over and says nothing. Where the record itself is gone, nobody else has the work: the
         message goes back to the broker."""
         if reason == "missing":
+            if self.header.recorded and not self.task.acks_late and self.envelope is not None:
+                send(self.task.app, self.envelope)  # acknowledged early: there is nothing to give back
+                raise Ignore("the store lost the execution while it ran; its message is sent again")
             raise Reject("the store lost the execution while it ran", requeue=True)
         raise Ignore(f"the lease is lost ({reason}); another attempt has the execution")
 
@@ -214,9 +235,7 @@ class Delivery:
             if self.request.is_eager:  # the next try runs inside this call, as its own begin
                 self._finish(
                     session,
-                    Finish(
-                        lease=session.lease, state=State.RETRYING, retries=(self.request.retries or 0) + 1
-                    ),
+                    Finish(lease=session.lease, state=State.RETRYING, retries=self.generation() + 1),
                 )
                 return
             self._finish(
@@ -232,7 +251,9 @@ class Delivery:
             state=State.RETRYING,
             reason=str(exc)[:500] if exc else "",
             message=envelope.dumps(),
-            retries=int(envelope.headers.get("retries") or 0),
+            retries=generation(
+                envelope.headers.get("retries"), envelope.headers.get("replaced_task_nesting")
+            ),
             delay=delay,
         )
         self._finish(session, finish)

@@ -65,7 +65,7 @@ def read(value: Any, where: str) -> Header:
     if isinstance(value, str):  # a JSON text, as the Django admin's form field gives it
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise OptionError(
                 where=where, option=None, message=f"header {HEADER!r} is not JSON: {value[:60]!r}"
             ) from None

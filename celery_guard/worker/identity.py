@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..core import keys
-from ..core.contract import Trigger
+from ..core.contract import GENERATION, Trigger
 from ..core.options import Guard, Overlap, milliseconds, parse
 from .header import Header
 from .starting import start_by
@@ -73,6 +73,16 @@ def _keep(app: Any, guard: Guard, header: Header) -> int:
     if header.due is not None and guard.within is not None:
         keep = max(keep, (milliseconds(guard.within) or 0) + 3_600_000)
     return keep
+
+
+def generation(retries: Any, nesting: Any) -> int:
+    """Return the place of a try among those of one message: by how often its task was replaced, then by its
+    retries. What a foreign message says else counts as none."""
+
+    def whole(value: Any) -> int:
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+    return min(whole(nesting), 1_000_000) * GENERATION + min(whole(retries), GENERATION - 1)
 
 
 def _names_due(key: Any) -> bool:

@@ -66,6 +66,11 @@ def _stamp() -> int:
         return _stamped
 
 
+#: What a message has to arrive for, although another trigger stands for its work: somebody counts on this very
+#: id, or has links of its own. The worker answers it with the other's outcome.
+_NEEDED = ("task_id", "chain", "chord", "group_id", "link", "link_error", "reply_to")
+
+
 class GuardedSendTask:
     """Takes the place of an application's ``send_task``; what is not guarded goes straight on to it."""
 
@@ -86,6 +91,7 @@ class GuardedSendTask:
                 # Whether the task is guarded may be known to its worker alone: the due time goes along.
                 options["headers"] = {**headers, HEADER: _origin(Header(soft=True), None).data()}
             return self._original(name, args, kwargs, **options)
+        needed = any(options.get(name) for name in _NEEDED)  # before it gets an id that nobody knows yet
         task_id = options["task_id"] = options.get("task_id") or uuid()
         delivery = _running(task, name, task_id)
         header = _origin(header or Header(), delivery)
@@ -111,14 +117,30 @@ class GuardedSendTask:
             )
         if recorded:
             assert trigger is not None
-            return self._record(name, args, kwargs, options, trigger, joins=guard.record)
+            return self._record(
+                name,
+                args,
+                kwargs,
+                options,
+                trigger,
+                joins=guard.record,
+                needed=needed and header.source != "backfill",
+            )
         return self._original(name, args, kwargs, **options)
 
     def _record(
-        self, name: str, args: Any, kwargs: Any, options: dict[str, Any], trigger: Trigger, *, joins: bool
+        self,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        options: dict[str, Any],
+        trigger: Trigger,
+        *,
+        joins: bool,
+        needed: bool,
     ) -> Any:
         with self._app.producer_or_acquire(options.get("producer")) as producer:
-            recording = Recording(producer, runtime_of(self._app), trigger, joins=joins)
+            recording = Recording(producer, runtime_of(self._app), trigger, joins=joins, needed=needed)
             try:
                 return self._original(name, args, kwargs, **{**options, "producer": recording})
             except StandsError as stands:

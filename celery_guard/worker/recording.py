@@ -30,13 +30,17 @@ class StandsError(Exception):
 class Recording:
     """A producer that records the finished message in the store, then publishes it. Never publishes what
     another trigger stands for; takes the record back where publishing fails. Where it ``joins``, and a transaction
-    is open on the store's database, the record is part of that and the message goes out after commit."""
+    is open on the store's database, the record is part of that and the message goes out after commit. A message
+    that is ``needed`` goes out although another stands for it, and the worker answers it."""
 
-    def __init__(self, producer: Any, runtime: Runtime, trigger: Trigger, *, joins: bool) -> None:
+    def __init__(
+        self, producer: Any, runtime: Runtime, trigger: Trigger, *, joins: bool, needed: bool
+    ) -> None:
         self._producer = producer
         self._runtime = runtime
         self._trigger = trigger
         self._joins = joins
+        self._needed = needed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
@@ -47,28 +51,50 @@ class Recording:
         trigger = replace(self._trigger, message=message)
         store = self._runtime.store
         if self._joins and isinstance(store, Transactional) and store.in_transaction():
-            return self._join(store, trigger, resend_after=RESEND_COMMITTED + eta)
+            return self._join(store, trigger, body, options, resend_after=RESEND_COMMITTED + eta)
         try:
             answer = store.reserve(trigger, resend_after=RESEND_AFTER + eta)
         except StoreUnavailableError as exc:
             logger.warning("%s is published unrecorded, the worker decides: %s", trigger.key, exc)
-            options["headers"].get(HEADER, {}).pop("rec", None)
+            _unrecorded(options)
             return self._producer.publish(body, **options)
-        _own(trigger, answer)
+        if not self._stands_alone(trigger, answer):
+            _unrecorded(options)
+            return self._producer.publish(body, **options)
         try:
             return self._producer.publish(body, **options)
         except BaseException:
             self._withdraw(trigger)
             raise
 
-    def _join(self, store: Transactional, trigger: Trigger, *, resend_after: int) -> None:
+    def _join(
+        self,
+        store: Transactional,
+        trigger: Trigger,
+        body: Any,
+        options: dict[str, Any],
+        *,
+        resend_after: int,
+    ) -> None:
         """Record in the caller's transaction, publish once that is committed. Should this process die in
         between, or the broker be away, the dispatcher sends the recorded message."""
-        _own(trigger, store.reserve_joined(trigger, resend_after=resend_after))
-        dispatch = Dispatch(
-            key=trigger.key, trigger_id=trigger.trigger_id, message=trigger.message, why="committed"
-        )
+        message = trigger.message
+        if not self._stands_alone(trigger, store.reserve_joined(trigger, resend_after=resend_after)):
+            _unrecorded(options)
+            message = envelope_of(self._producer, body, options).dumps()
+        dispatch = Dispatch(key=trigger.key, trigger_id=trigger.trigger_id, message=message, why="committed")
         store.after_commit(lambda: self._runtime.send([dispatch]))
+
+    def _stands_alone(self, trigger: Trigger, answer: Reserved | Standing | Mismatch) -> bool:
+        """Whether the trigger has a record of its own; false where its message goes out all the same. Raises what
+        ends the publishing."""
+        if isinstance(answer, Mismatch):
+            raise PayloadMismatchError(key=trigger.key, trigger_id=answer.trigger_id)
+        if isinstance(answer, Reserved) or answer.trigger_id == trigger.trigger_id:
+            return True
+        if not self._needed:
+            raise StandsError(answer.trigger_id)
+        return False
 
     def _withdraw(self, trigger: Trigger) -> None:
         try:
@@ -81,12 +107,9 @@ class Recording:
             )
 
 
-def _own(trigger: Trigger, answer: Reserved | Standing | Mismatch) -> None:
-    """Return where the trigger has its own execution; raise what stands in its way."""
-    if isinstance(answer, Mismatch):
-        raise PayloadMismatchError(key=trigger.key, trigger_id=answer.trigger_id)
-    if isinstance(answer, Standing) and answer.trigger_id != trigger.trigger_id:
-        raise StandsError(answer.trigger_id)
+def _unrecorded(options: dict[str, Any]) -> None:
+    """The message says no longer that the store has it."""
+    options["headers"].get(HEADER, {}).pop("rec", None)
 
 
 def envelope_of(producer: Any, body: Any, options: dict[str, Any]) -> Envelope:

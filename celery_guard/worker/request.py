@@ -18,12 +18,11 @@ from celery.worker.request import Request, task_ready
 from kombu.serialization import dumps
 
 from ..core.contract import Done, Refused, Trigger
-from ..core.errors import GuardError
 from ..core.states import State
 from .envelope import Envelope, send
 from .execution import DELIVERY
 from .header import HEADER, Header, read
-from .identity import identify, resolve
+from .identity import generation, identify, resolve
 from .runtime import runtime_of
 from .starting import moment
 
@@ -74,7 +73,7 @@ class GuardedRequest(Request):
                 eta=moment(self._request_dict.get("eta")),
                 expires=moment(self._request_dict.get("expires")),
             )
-        except (GuardError, ValueError, TypeError) as exc:
+        except Exception as exc:  # foreign input; this is the worker's main loop, which must go on
             logger.debug("no trigger for %s: %r", self.id, exc)
             return None
 
@@ -85,8 +84,8 @@ class GuardedRequest(Request):
         try:
             runtime = runtime_of(self._app)
             answer = write(runtime.store, trigger)
-        except GuardError as exc:
-            logger.error("%s[%s] %s, and the store could not be told: %s", self.name, self.id, what, exc)
+        except Exception as exc:  # also what no store should raise: Celery's loop must go on
+            logger.error("%s[%s] %s, and the store could not be told: %r", self.name, self.id, what, exc)
             return None
         if isinstance(answer, Done):
             logger.info("%s[%s] %s: %s is %s", self.name, self.id, what, trigger.key, answer.state)
@@ -98,7 +97,7 @@ class GuardedRequest(Request):
         return self._tell(what, lambda store, trigger: store.lose(trigger.key, self._guard_id, what))
 
     def _end(self, what: str, state: State, *, own: bool) -> Done | Refused | None:
-        retries = int(self._request_dict.get("retries") or 0)
+        retries = self._generation()
         delivery = self._guard_id if own else None
         return self._tell(
             what,
@@ -106,6 +105,10 @@ class GuardedRequest(Request):
                 trigger, state=state, reason=what, delivery=delivery, retries=retries
             ),
         )
+
+    def _generation(self) -> int:
+        found = self._request_dict
+        return generation(found.get("retries"), found.get("replaced_task_nesting"))
 
     # -- what happened -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery.worker.request import Request
 from celery.worker.strategy import default as celery_default
+from kombu.utils.imports import symbol_by_name
 
 from .header import HEADER
 from .identity import declared
@@ -38,10 +39,9 @@ class _Early(_Late):
 class _Plain:
     """A task as it is without the guard."""
 
-    Request = Request
-
     def __init__(self, task: Any) -> None:
         self._task = task
+        self.Request = getattr(task, "plain_request", Request)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
@@ -62,7 +62,8 @@ def default(task: Any, app: Any, consumer: Any, **kwargs: Any) -> Any:
             return way(message, *args, **options)
 
         return by_record
-    plain = celery_default(_Plain(task), app, consumer, **kwargs)
+    own = symbol_by_name(getattr(task, "plain_strategy", celery_default))
+    plain = own(_Plain(task), app, consumer, **kwargs)
 
     def by_header(message: Any, *args: Any, **options: Any) -> Any:
         way = late if _asks(message) else plain

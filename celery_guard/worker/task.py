@@ -26,6 +26,9 @@ class Guarding:
 
     Request = "celery_guard.worker.request:GuardedRequest"
     Strategy = "celery_guard.worker.strategy:default"
+    #: What the task had before :func:`guarding`: the way of its messages that nobody guards.
+    plain_request: Any = "celery.worker.request:Request"
+    plain_strategy: Any = "celery.worker.strategy:default"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -196,5 +199,7 @@ def guarding(task: Any) -> None:
     if isinstance(task, Guarding):
         return
     cls = type(task)
-    task.__class__ = type(cls.__name__, (Guarding, cls), {"__module__": cls.__module__, "abstract": True})
+    own = {"plain_request": cls.Request, "plain_strategy": cls.Strategy}
+    more = {"__module__": cls.__module__, "abstract": True, **own}
+    task.__class__ = type(cls.__name__, (Guarding, cls), more)
     task.__trace__ = None

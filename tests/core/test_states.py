@@ -27,6 +27,10 @@ DESIGN = {
 ADDED = {
     ("pending", "failed"): "a payload that cannot be started fails without an attempt",
     ("interrupted", "skipped"): "skip finds the lock taken by a newcomer, as for lost",
+    (
+        "interrupted",
+        "expired",
+    ): "as for lost; else Celery would drop each message of it, and it would never end",
     ("lost", "expired"): "the message's own expiry passed before the next attempt",
     ("failed", "pending"): "an explicit replay",
     ("dead", "pending"): "an explicit replay",

@@ -16,11 +16,12 @@ from .deliveries import Fleet
 
 def way(monkeypatch: pytest.MonkeyPatch, task: Any, header: Any) -> tuple[bool, bool]:
     """How a message with this header is acknowledged: late, and given back when its process dies."""
-    monkeypatch.setattr(
-        strategy,
-        "celery_default",
-        lambda view, app, consumer: lambda message: (view.acks_late, view.reject_on_worker_lost),
-    )
+
+    def celerys(view: Any, app: Any, consumer: Any) -> Any:
+        return lambda message: (view.acks_late, view.reject_on_worker_lost)
+
+    monkeypatch.setattr(strategy, "celery_default", celerys)
+    monkeypatch.setattr("celery.worker.strategy.default", celerys)
     message = SimpleNamespace(headers={} if header is None else {"guard": header})
     found: tuple[bool, bool] = strategy.default(task, task.app, None)(message)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..contract import Answered, Begun, InFlight, Joined, Mismatch, Trigger
+from ..contract import GENERATION, Answered, Begun, InFlight, Joined, Mismatch, Trigger
 from ..options import Overlap
 from ..states import REOPENABLE, State
 from .grant import acquired_by, start
@@ -16,7 +16,9 @@ def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
     """See :meth:`~celery_guard.core.contract.Store.begin`."""
     lock = unit.lock(trigger.lock_key)
     record = unit.load(trigger.key)
-    if record is None or (record.state.final and not answers(record, trigger, unit.now)):
+    if record is None or (
+        record.state.final and (not answers(record, trigger, unit.now) or goes_on(record, trigger, retries))
+    ):
         if record is not None and trigger.reopen and record.state in REOPENABLE:
             if mismatch(record, trigger):
                 return Begun(answer=Mismatch(trigger_id=record.trigger_id))
@@ -48,6 +50,12 @@ def begin(unit: Unit, trigger: Trigger, owner: str, retries: int) -> Begun:
         begun = acquire(unit, lock, record, trigger, owner, retries)
         return Begun(answer=begun.answer, dispatches=[*dispatches, *begun.dispatches])
     return acquire(unit, lock, record, trigger, owner, retries)
+
+
+def goes_on(record: Record, trigger: Trigger, retries: int) -> bool:
+    """Whether this is what an ended execution's task was replaced by: the same id, with more to do."""
+    own = record.trigger_id == trigger.trigger_id and record.state is State.SUCCEEDED
+    return own and retries // GENERATION > record.retries // GENERATION
 
 
 def answer_for(unit: Unit, record: Record, trigger: Trigger) -> Answered:

@@ -112,9 +112,16 @@ def attend(unit: Unit, key: str) -> tuple[Sequence[Dispatch], bool]:
         unit.save(record)
         return (), False
     record.due_at = backoff(record, unit.now)
+    # One that was woken and does not come, again and again, no longer keeps the others waiting. Should it come
+    # after all, its order gives it its place back.
+    steps_aside = record.queued and record.state is State.PENDING and record.sends > MAX_NOTICES
+    if steps_aside:
+        record.queued = False
     unit.save(record)
-    why = str(record.state)
-    return [Dispatch(key=record.key, trigger_id=record.trigger_id, message=record.message, why=why)], False
+    sent = Dispatch(
+        key=record.key, trigger_id=record.trigger_id, message=record.message, why=str(record.state)
+    )
+    return [sent, *(wake(unit, lock) if steps_aside else ())], False
 
 
 def attend_waiting(unit: Unit, lock: Lock, record: Record) -> list[Dispatch]:

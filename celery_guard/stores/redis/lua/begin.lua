@@ -1,10 +1,17 @@
 -- with: states unit rules begin_rules
 local trigger, owner, retries = trigger_at(3), ARGV[24], tonumber(ARGV[25])
 
+local GENERATION = 1000000
+
+local function _goes_on(record)
+  return record.trigger_id == trigger.trigger_id and record.state == 'succeeded'
+    and math.floor(retries / GENERATION) > math.floor(record.retries / GENERATION)
+end
+
 local function begin()
   local this = lock(trigger.lock_key)
   local record = load(trigger.key)
-  if not record or (FINAL[record.state] and not _answers(record, trigger)) then
+  if not record or (FINAL[record.state] and (not _answers(record, trigger) or _goes_on(record))) then
     if record and trigger.reopen and REOPENABLE[record.state] then
       if _mismatch(record, trigger) then return begun({ 'mismatch', record.trigger_id }) end
       record = _reopened(record, trigger)

@@ -52,8 +52,13 @@ local function attend(key)
     return {}, false
   end
   record.due_at = _backoff(record)
+  -- See core/rules: one that does not come steps aside.
+  local steps_aside = record.queued and record.state == 'pending' and record.sends > MAX_NOTICES
+  if steps_aside then record.queued = false end
   save(record)
-  return { dispatch(record, record.state) }, false
+  local sent = { dispatch(record, record.state) }
+  if steps_aside then extend(sent, _wake(this)) end
+  return sent, false
 end
 
 local seat = NS .. 'dispatcher'
