@@ -41,7 +41,7 @@ def way(monkeypatch: pytest.MonkeyPatch, task: Any, header: Any) -> tuple[bool, 
 def test_a_plain_task_is_late_only_where_its_message_asks_for_the_guard(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, header: Any, late: tuple[bool, bool]
 ) -> None:
-    @fleet.app.task(name="t.plain")
+    @fleet.app.task(shared=False, name="t.plain")
     def plain() -> None: ...
 
     guarding(plain)
@@ -65,7 +65,9 @@ def test_only_what_the_store_has_is_acknowledged_early(
     header: Any,
     late: tuple[bool, bool],
 ) -> None:
-    @fleet.app.task(name="t.long", base=GuardedTask, guard=Guard(record=record), acks_late=acks_late)
+    @fleet.app.task(
+        shared=False, name="t.long", base=GuardedTask, guard=Guard(record=record), acks_late=acks_late
+    )
     def long() -> None: ...
 
     assert way(monkeypatch, long, header) == late
