@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from celery_guard.core.contract import Dispatch
+from celery_guard.core.contract import Dispatch, Parked
 from celery_guard.core.options import Overlap
-from celery_guard.core.rules import LOOK_AGAIN, RESEND, RESEND_MAX
+from celery_guard.core.rules import LOOK_AGAIN, MAX_NOTICES, RESEND, RESEND_MAX
 from celery_guard.core.states import State
 from celery_guard.testing.conformance.harness import Harness
 from celery_guard.testing.conformance.scene import MINUTE, Scene, ids, keys
@@ -90,6 +90,31 @@ class Dispatching(Harness):
         scene.finish(holder)
         scene.elapse(RESEND)
         assert keys(scene.sweep().dispatches) == ["late"]
+
+    def test_a_woken_waiter_that_never_comes_lets_the_others_go_and_keeps_its_place(
+        self, scene: Scene
+    ) -> None:
+        """Its message cannot begin: its arguments no longer fit the task's scope, its queue has no worker."""
+        holder = scene.hold()
+        first, second = (scene.trigger(name, overlap=Overlap.QUEUE) for name in ("first", "second"))
+        for trigger in (first, second):
+            scene.elapse(1)
+            scene.begin(trigger)
+        scene.finish(holder)
+        sent: list[str] = []
+        for _ in range(MAX_NOTICES + 1):
+            assert "second" not in sent
+            scene.elapse(RESEND_MAX)
+            sent += keys(scene.sweep().dispatches)
+        assert sent.count("first") == MAX_NOTICES + 1
+        assert "second" in sent
+        scene.elapse(1)
+        third = scene.trigger("third", overlap=Overlap.QUEUE)
+        held = scene.acquire(second)
+        for trigger in (third, first):
+            scene.elapse(1)
+            assert isinstance(scene.begin(trigger).answer, Parked)
+        assert keys(scene.finish(held).dispatches) == ["first"]
 
     def test_a_lost_one_whose_message_got_lost_is_sent_again(self, scene: Scene) -> None:
         scene.acquire(scene.trigger(), owner="mine/1")

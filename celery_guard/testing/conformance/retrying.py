@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_guard.core.contract import Acquired, Answered, Dispatch, InFlight, Parked, Trigger
+from celery_guard.core.contract import GENERATION, Acquired, Answered, Dispatch, InFlight, Parked, Trigger
 from celery_guard.core.options import Overlap
 from celery_guard.core.rules import RESEND, RESEND_MAX
 from celery_guard.core.states import State
@@ -181,3 +181,20 @@ class Retrying(Harness):
         assert scene.begin(trigger, retries=1).answer == InFlight(state=State.UNCERTAIN)
         assert scene.record().attempt == 1
         assert scene.store.purge() == 0
+
+    def test_a_task_that_was_replaced_goes_on_after_its_success(self, scene: Scene) -> None:
+        """Celery's ``Task.replace`` with something that ends in the same id: more to do, not a copy."""
+        trigger = scene.trigger(unique_for=10 * MINUTE)
+        scene.finish(scene.acquire(trigger))
+        assert isinstance(scene.begin(trigger, retries=1).answer, Answered), "a copy of the same generation"
+        number = scene.record().number
+        held = scene.acquire(scene.copy(trigger, message="the rest"), retries=GENERATION)
+        assert scene.record().previous == number
+        assert scene.begin(trigger, retries=0).answer == InFlight(state=State.RUNNING)
+        scene.finish(held, result="all of it")
+        assert isinstance(scene.begin(trigger, retries=GENERATION).answer, Answered)
+
+    def test_what_has_failed_does_not_go_on(self, scene: Scene) -> None:
+        trigger = scene.trigger()
+        scene.finish(scene.acquire(trigger), State.FAILED)
+        assert isinstance(scene.begin(trigger, retries=GENERATION).answer, Answered)
