@@ -66,7 +66,7 @@ def test_two_beats_one_killed_and_restarted_make_one_execution_a_due_time(
     lab: Callable[..., Lab], lab_redis: RedisServer, beats: Callable[..., BeatProcess]
 ) -> None:
     it = lab()
-    it.app_text(TICK + 'app.conf.beat_schedule = {"fast": {"task": "labapp.tick", "schedule": 0.3}}\n')
+    it.app_text(TICK + 'app.conf.beat_schedule = {"fast": {"task": "labapp.tick", "schedule": 0.25}}\n')
     worker = it.worker("W", concurrency=2)
     one, two = beats(it, "B1"), beats(it, "B2")
     one.start().wait_ready()
@@ -77,13 +77,13 @@ def test_two_beats_one_killed_and_restarted_make_one_execution_a_due_time(
         seen = len(due_times(it))
         wait_until(lambda: len(due_times(it)) >= seen + count, 60, f"{count} more bodies")
 
-    more(20)
+    more(60)
     one.sigkill_group()
-    more(10)
+    more(40)
     one.start().wait_ready()
-    more(20)
+    more(70)
     two.sigkill_group()
-    more(5)
+    more(30)
     stop(one)
     wait_until(lambda: left(lab_redis) == 0, 20, "all messages acknowledged")
     dues = Counter(due_times(it))

@@ -157,12 +157,13 @@ _MEETS_ITS_POLICY: dict[State, Act] = {
     S.COALESCED: _blocked(overlap=Overlap.COALESCE),
 }
 
+_MAY_EXPIRE = (S.PENDING, S.WAITING, S.RETRYING, S.INTERRUPTED, S.LOST)
 _DELIVERED = (S.PENDING, S.RETRYING, S.INTERRUPTED, S.LOST)
 
 #: How a call makes each move.
 MOVES: dict[tuple[State, State], Act] = {
     **{(old, new): act for old in _DELIVERED for new, act in _MEETS_ITS_POLICY.items()},
-    **{(old, S.EXPIRED): _end_as(S.EXPIRED) for old in (S.PENDING, S.WAITING, S.RETRYING, S.LOST)},
+    **{(old, S.EXPIRED): _end_as(S.EXPIRED) for old in _MAY_EXPIRE},
     **{(old, S.REVOKED): _revoke for old in State if S.REVOKED in TRANSITIONS[old]},
     **{(S.RUNNING, new): _finish_as(new) for new in Finishing},
     **{(old, S.PENDING): _replay for old in (S.FAILED, S.DEAD, S.LOCK_TIMEOUT)},
