@@ -63,13 +63,15 @@ class Heartbeat:
     def beat(self) -> None:
         """Renew all sessions once, in one call of the store. The thread does nothing else."""
         with self._mutex:
-            sessions = list(self._sessions.values())
-        for session in sessions:
-            if session.lost is not None and not session.settled:
-                self._ask(session)
-        sessions = [session for session in sessions if session.lost is None]
-        if not sessions:
-            return
+            everyone = list(self._sessions.values())
+        presumed = [session for session in everyone if session.lost is not None and not session.settled]
+        sessions = [session for session in everyone if session.lost is None]
+        if sessions:
+            self._renew(sessions)
+        for session in presumed:
+            self._ask(session)
+
+    def _renew(self, sessions: list[Session]) -> None:
         asked_at = self._monotonic()
         try:
             answers = self._store.renew([session.lease for session in sessions])

@@ -182,14 +182,13 @@ class Delivery:
             self.request.__dict__.pop(SESSION, None)
 
     def _stopped(self, session: Session) -> NoReturn:
-        reason = self._verdict(session)
+        reason = session.lost or "superseded"
         logger.warning("%s (token %s) stopped: its lease is lost, %s", session.key, session.token, reason)
-        self._drop(reason)
+        self._drop(self._verdict(session, reason))
 
-    def _verdict(self, session: Session) -> str:
+    def _verdict(self, session: Session, reason: str) -> str:
         """Why the lease is lost, by the store: what this process only presumes may mean that the store lost the
         execution, and then nobody else has the work."""
-        reason = session.lost or "superseded"
         if session.settled:
             return reason
         try:
