@@ -122,7 +122,7 @@ def test_the_parents_view_outlives_any_message(fleet: Fleet, headers: dict[str, 
     message.headers.update(headers)
     request = fleet.request(message)
     request._announce_revoked("expired", False, None, True)
-    request._announce_cancelled("shutdown")
+    request._announce_cancelled()
 
 
 def test_an_interrupted_one_that_expires_ends_and_lets_the_others_go(fleet: Fleet) -> None:
