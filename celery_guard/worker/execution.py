@@ -44,7 +44,7 @@ from .envelope import Envelope, send
 from .header import HEADER, Header, read
 from .identity import generation, identify, resolve
 from .runtime import Runtime, runtime_of
-from .starting import moment
+from .starting import delay_of, moment
 from .termination import Termination, in_pool_child
 
 logger = logging.getLogger("celery_guard")
@@ -244,7 +244,7 @@ class Delivery:
                 ),
             )
             return
-        delay = _delay(envelope)
+        delay = delay_of(envelope.headers)
         finish = Finish(
             lease=session.lease,
             state=State.RETRYING,
@@ -355,22 +355,6 @@ class Delivery:
             raise Reject(str(exc), requeue=True) from exc
         logger.error("%s is deferred for %.1f s: %s", self.trigger.key, pause, exc)
         raise Ignore(f"deferred: {exc}")
-
-
-def _delay(envelope: Envelope) -> int:
-    """How long from now the next try is due, in ms."""
-    eta = envelope.headers.get("eta")
-    if not eta:
-        return 0
-    from datetime import UTC, datetime
-
-    try:
-        when = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
-    except ValueError:
-        return 0
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return max(int((when - datetime.now(UTC)).total_seconds() * 1000), 0)
 
 
 def header_of(request: Any) -> Header | None:

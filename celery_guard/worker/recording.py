@@ -11,6 +11,7 @@ from ..core.errors import PayloadMismatchError, StoreUnavailableError
 from .envelope import Envelope
 from .header import HEADER
 from .runtime import Runtime
+from .starting import delay_of
 
 logger = logging.getLogger("celery_guard")
 
@@ -47,7 +48,7 @@ class Recording:
 
     def publish(self, body: Any, **options: Any) -> Any:
         message = envelope_of(self._producer, body, options).dumps()
-        eta = _eta_ms(options.get("headers") or {})
+        eta = delay_of(options.get("headers") or {})
         trigger = replace(self._trigger, message=message)
         store = self._runtime.store
         if self._joins and isinstance(store, Transactional) and store.in_transaction():
@@ -130,12 +131,3 @@ def envelope_of(producer: Any, body: Any, options: dict[str, Any]) -> Envelope:
             for name in ("priority", "reply_to", "correlation_id", "delivery_mode", "expiration")
         },
     )
-
-
-def _eta_ms(headers: Any) -> int:
-    from .execution import _delay
-
-    envelope = Envelope(
-        body=b"", content_type="", content_encoding="", headers=headers, exchange="", routing_key=""
-    )
-    return _delay(envelope)

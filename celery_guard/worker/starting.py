@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict
@@ -31,6 +32,12 @@ def moment(value: Any) -> int | None:
     if not isinstance(value, datetime):
         return None
     return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def delay_of(headers: Mapping[str, Any]) -> int:
+    """Return how long from now a message is due, in ms; 0 where it is due now or says nothing."""
+    eta = moment(headers.get("eta"))
+    return 0 if eta is None else max(eta - int(time.time() * 1000), 0)
 
 
 def of_options(options: Mapping[str, Any], published_at: int) -> Times:

@@ -199,7 +199,8 @@ def guarding(task: Any) -> None:
     if isinstance(task, Guarding):
         return
     cls = type(task)
-    own = {"plain_request": cls.Request, "plain_strategy": cls.Strategy}
+    strategy = staticmethod(cls.Strategy) if inspect.isfunction(cls.Strategy) else cls.Strategy
+    own = {"plain_request": cls.Request, "plain_strategy": strategy}
     more = {"__module__": cls.__module__, "abstract": True, **own}
     task.__class__ = type(cls.__name__, (Guarding, cls), more)
     task.__trace__ = None

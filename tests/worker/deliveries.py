@@ -60,9 +60,10 @@ class Fleet:
         request.done = done
         return request
 
-    def deliver(self, message: Any) -> Any:
-        """Run one message as a pool's process does; returns Celery's trace (``retval``, ``info``)."""
-        request = self.request(message)
+    def deliver(self, message: Any, request: GuardedRequest | None = None) -> Any:
+        """Run one message as a pool's process does; returns Celery's trace (``retval``, ``info``). With ``request``
+        its parent's view is that one."""
+        request = request or self.request(message)
         args, kwargs, embed = message.payload
         task = self.app.tasks[message.headers["task"]]
         data = {**request.request_dict, **(embed or {}), "args": args, "kwargs": kwargs}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery_guard import Guard, GuardedTask
 from celery_guard.core.contract import Trigger
 from celery_guard.core.rules import LOOK_AGAIN
-from celery_guard.worker.dispatcher import _LIMIT, Dispatcher
+from celery_guard.worker.dispatcher import _LIMIT, _PURGE, Dispatcher
 
 from .deliveries import Fleet
 
@@ -29,3 +29,23 @@ def test_many_that_wait_do_not_make_it_rest_before_it_has_seen_all() -> None:
     dispatcher = Dispatcher(fleet.app)
     assert [dispatcher.sweep(fleet.store) for _ in range(3)] == [True, False, False]
     assert fleet.messages() == []
+
+
+def test_what_is_over_is_purged_until_nothing_is_left() -> None:
+    """However much comes to its end between two looks, a store does not grow for ever."""
+    fleet = Fleet(guard_keep=1000)
+
+    @fleet.app.task(name="t.short", base=GuardedTask, shared=False, guard=Guard(overlap="allow"))
+    def short() -> None: ...
+
+    for _ in range(2 * _PURGE + 1):
+        short.delay()
+    fleet.work(4 * _PURGE)
+    fleet.clock.advance(10)
+    dispatcher = Dispatcher(fleet.app)
+    dispatcher._purged_at = float("-inf")
+    left = []
+    for _ in range(3):
+        dispatcher.sweep(fleet.store)
+        left.append(len(list(fleet.store.executions(limit=10_000))))
+    assert left == [_PURGE + 1, 1, 0]

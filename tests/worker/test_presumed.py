@@ -56,11 +56,19 @@ def test_a_takeover_is_learnt_after_a_loss_that_was_presumed() -> None:
     assert store.renewed == 0, "what is presumed lost is not renewed"
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["late", "acknowledged early"])
 @pytest.mark.parametrize("ends", ["told", "raises"])
-def test_a_record_that_is_gone_gives_the_message_back(fleet: Fleet, ends: str) -> None:
+def test_a_record_that_is_gone_gives_the_message_back(fleet: Fleet, ends: str, early: bool) -> None:
     """The store was away for longer than the lease, and came back empty."""
 
-    @fleet.app.task(shared=False, name="t.forgotten", base=GuardedTask, bind=True, guard=Guard(lease=0.5))
+    @fleet.app.task(
+        shared=False,
+        name="t.forgotten",
+        base=GuardedTask,
+        bind=True,
+        guard=Guard(lease=0.5, record=early),
+        acks_late=not early,
+    )
     def forgotten(self: Any) -> None:
         session = self.request.__dict__[SESSION]
         away = StoreUnavailableError(store="memory", operation="renew", message="away")
@@ -80,7 +88,10 @@ def test_a_record_that_is_gone_gives_the_message_back(fleet: Fleet, ends: str) -
     forgotten.delay()
     (message,) = fleet.messages()
     trace = fleet.deliver(message)
-    assert isinstance(trace.info.retval, Reject) and trace.info.retval.requeue
+    if early:  # there is nothing to give back: it is sent again
+        assert [again.headers["id"] for again in fleet.messages()] == [message.headers["id"]]
+    else:
+        assert isinstance(trace.info.retval, Reject) and trace.info.retval.requeue
 
 
 def test_a_greenlets_time_limit_is_no_exit(fleet: Fleet) -> None:
@@ -97,10 +108,13 @@ def test_a_greenlets_time_limit_is_no_exit(fleet: Fleet) -> None:
     (message,) = fleet.messages()
     request = fleet.request(message)
     with pytest.raises(Timeout):
-        fleet.deliver(message)
+        fleet.deliver(message, request)
     (execution,) = fleet.store.executions()
     assert execution.state is State.RUNNING
-    assert request is not None
+    request.on_timeout(soft=False, timeout=3)
+    (execution,) = fleet.store.executions()
+    assert execution.state is State.FAILED and execution.lost_attempts == 0
+    assert fleet.messages() == []
 
 
 @pytest.mark.parametrize(
@@ -123,6 +137,7 @@ def test_the_parents_view_outlives_any_message(fleet: Fleet, headers: dict[str, 
     request = fleet.request(message)
     request._announce_revoked("expired", False, None, True)
     request._announce_cancelled()
+    assert list(fleet.store.executions()) == [], "no key can be made of it, so nothing is recorded"
 
 
 def test_an_interrupted_one_that_expires_ends_and_lets_the_others_go(fleet: Fleet) -> None:

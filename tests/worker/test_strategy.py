@@ -6,6 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Task
+from celery.worker.request import Request
+from kombu.utils.imports import symbol_by_name
 
 from celery_guard import Guard, GuardedTask
 from celery_guard.worker import strategy
@@ -71,3 +74,27 @@ def test_only_what_the_store_has_is_acknowledged_early(
     def long() -> None: ...
 
     assert way(monkeypatch, long, header) == late
+
+
+def test_a_tasks_own_request_and_strategy_stay_for_what_nobody_guards(fleet: Fleet) -> None:
+    """Both are Celery's documented places for a project's own classes."""
+
+    class Own(Request): ...
+
+    def strategy_of_ones_own(view: Any, app: Any, consumer: Any) -> Any:
+        return lambda message: view.Request
+
+    class Base(Task):
+        abstract = True
+        Request = Own
+        Strategy = staticmethod(strategy_of_ones_own)
+
+    plain = fleet.app.task(shared=False, name="t.own", base=Base)(body)
+    guarding(plain)
+    assert strategy._Plain(plain._get_current_object()).Request is Own
+    own = symbol_by_name(plain.plain_strategy)
+    assert own(strategy._Plain(plain._get_current_object()), fleet.app, None)(None) is Own
+
+
+def body() -> None:
+    """A body."""
