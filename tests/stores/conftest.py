@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -23,3 +24,13 @@ def alias(database: str) -> Iterator[str]:
     databases.wipe(database)
     yield database
     connections[database].close()
+
+
+@pytest.fixture
+def store(alias: str) -> Iterator[Any]:
+    """The store on that alias."""
+    from celery_guard.contrib.django.store import DjangoStore
+
+    opened = DjangoStore(alias)
+    yield opened
+    opened.close()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from celery_guard.core.contract import Trigger
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django_settings")
 
 django = pytest.importorskip("django")
@@ -55,6 +57,19 @@ def migrated(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterato
     call_command("migrate", "celery_guard", database=name, verbosity=0)
     yield name
     remove(name)
+
+
+def trigger(name: str = "one", **options: Any) -> Trigger:
+    """A trigger as these tests send it."""
+    given = {
+        "key": name,
+        "task": "task",
+        "lock_key": "lock",
+        "trigger_id": f"id-{name}",
+        "fingerprint": "0" * 64,
+        "message": f"message of {name}",
+    }
+    return Trigger(**(given | options))
 
 
 def wipe(alias: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,34 +21,15 @@ from celery_guard.core.contract import (
 from celery_guard.core.errors import StoreUnavailableError
 from celery_guard.core.options import Overlap
 from celery_guard.core.states import State
-
-pytest.importorskip("django")
+from tests.stores import django_databases as databases
 
 from django.db import connections, transaction  # isort: skip
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture
-def store(alias: str) -> Iterator[Any]:
-    from celery_guard.contrib.django.store import DjangoStore
-
-    opened = DjangoStore(alias)
-    yield opened
-    opened.close()
-
-
 def trigger(name: str = "one", **options: Any) -> Trigger:
-    given: dict[str, Any] = {
-        "key": name,
-        "task": "task",
-        "lock_key": "lock",
-        "trigger_id": f"id-{name}",
-        "fingerprint": "0" * 64,
-        "message": f"message of {name}",
-        "overlap": Overlap.QUEUE,
-    }
-    return Trigger(**(given | options))
+    return databases.trigger(name, **{"overlap": Overlap.QUEUE, **options})
 
 
 def test_it_is_there_if_and_only_if_the_caller_commits(alias: str, store: Any) -> None:

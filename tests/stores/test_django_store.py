@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_guard.core.contract import Acquired, Answered, Done, Finish, Refused, Trigger
+from celery_guard.core.contract import Acquired, Answered, Done, Finish, Refused
 from celery_guard.core.errors import StoreConfigurationError, StoreUnavailableError
 from celery_guard.core.options import Overlap
 from celery_guard.core.states import State
@@ -28,27 +28,8 @@ from celery_guard.contrib.django.store import DjangoStore  # isort: skip
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture
-def store(alias: str) -> Iterator[DjangoStore]:
-    opened = DjangoStore(alias)
-    yield opened
-    opened.close()
-
-
-def trigger(name: str = "one", **options: Any) -> Trigger:
-    given = {
-        "key": name,
-        "task": "task",
-        "lock_key": "lock",
-        "trigger_id": f"id-{name}",
-        "fingerprint": "0" * 64,
-        "message": f"message of {name}",
-    }
-    return Trigger(**(given | options))
-
-
 def acquire(store: DjangoStore, name: str = "one", **options: Any) -> Acquired:
-    answer = store.begin(trigger(name, **options), owner=f"{name}/1").answer
+    answer = store.begin(databases.trigger(name, **options), owner=f"{name}/1").answer
     assert isinstance(answer, Acquired), answer
     return answer
 
@@ -87,7 +68,7 @@ def test_on_sqlite_the_callers_own_write_is_named_after_a_bounded_wait(
     with transaction.atomic(using=alias):
         models.Counter(task="the caller's", state="failed", count=1).save(using=alias)
         with pytest.raises(StoreUnavailableError, match="This thread has a transaction open"):
-            store.begin(trigger(), owner="a/1")
+            store.begin(databases.trigger(), owner="a/1")
     assert models.Counter._default_manager.using(alias).count() == 1
     acquire(store)
 
@@ -173,7 +154,9 @@ def test_a_fork_has_connections_of_its_own(alias: str, store: DjangoStore) -> No
     if child == 0:
         code = 1
         try:
-            code = 0 if isinstance(store.begin(trigger("child"), owner="b/1").answer, Answered) else 2
+            code = (
+                0 if isinstance(store.begin(databases.trigger("child"), owner="b/1").answer, Answered) else 2
+            )
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -193,7 +176,7 @@ def test_no_transaction_is_left_behind_by_an_exception(alias: str, store: Django
 
     breaking = DjangoStore(alias, watch=stop)
     with pytest.raises(Stopped):
-        breaking.begin(trigger(), owner="a/1")
+        breaking.begin(databases.trigger(), owner="a/1")
     assert store.get("one") is None
     acquire(store)
     breaking.close()
@@ -210,7 +193,11 @@ def test_one_of_many_threads_wins(alias: str) -> None:
 
             def compete(n: int, number: int = number, gate: threading.Barrier = gate) -> Any:
                 gate.wait()
-                return stores[n].begin(trigger(f"{number}-{n}", lock_key=f"{number}"), owner=f"{n}/1").answer
+                return (
+                    stores[n]
+                    .begin(databases.trigger(f"{number}-{n}", lock_key=f"{number}"), owner=f"{n}/1")
+                    .answer
+                )
 
             answers = list(pool.map(compete, range(len(stores))))
             assert sum(isinstance(answer, Acquired) for answer in answers) == 1
@@ -228,7 +215,7 @@ def test_one_key_has_one_living_execution_under_two_lock_keys(alias: str) -> Non
 
             def compete(n: int, number: int = number, gate: threading.Barrier = gate) -> Any:
                 gate.wait()
-                one = trigger(f"{number}", lock_key=f"{number}-{n}", trigger_id=f"{n}")
+                one = databases.trigger(f"{number}", lock_key=f"{number}-{n}", trigger_id=f"{n}")
                 return stores[n].begin(one, owner=f"{n}/1").answer
 
             answers = list(pool.map(compete, range(len(stores))))
@@ -253,7 +240,7 @@ def test_time_is_read_after_the_wait_for_the_lock(alias: str, store: DjangoStore
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(using=alias):
             list(models.Lock._default_manager.using(alias).select_for_update())
-            rival = pool.submit(store.begin, trigger("rival"), owner="rival/1")
+            rival = pool.submit(store.begin, databases.trigger("rival"), owner="rival/1")
             wait_until(lambda: store.now() > held.expires_at, 10, interval=0.02)
             assert not rival.done()
         assert isinstance(rival.result(20).answer, Acquired)
@@ -297,10 +284,10 @@ def test_history_is_kept_and_counted(alias: str) -> None:
 def test_a_withdrawn_reservation_gives_the_execution_before_it_back(alias: str, store: DjangoStore) -> None:
     held = acquire(store)
     store.finish(Finish(lease=held.lease, state=State.SUCCEEDED, result="42"))
-    other = trigger(trigger_id="other")
+    other = databases.trigger(trigger_id="other")
     store.reserve(other, resend_after=1000)
     assert store.withdraw("one", "other")
-    answer = store.begin(trigger(), owner="a/2").answer
+    answer = store.begin(databases.trigger(), owner="a/2").answer
     assert isinstance(answer, Answered)
     assert answer.result == "42"
 
@@ -315,7 +302,7 @@ def test_opaque_text_comes_back_as_it_was(alias: str, store: DjangoStore, text: 
     assert found is not None
     assert found.checkpoint == text
     store.finish(Finish(lease=held.lease, state=State.SUCCEEDED, result=text, reason=text))
-    answer = store.begin(trigger(message=text), owner="a/2").answer
+    answer = store.begin(databases.trigger(message=text), owner="a/2").answer
     assert isinstance(answer, Answered)
     assert answer.result == text
 
@@ -323,7 +310,7 @@ def test_opaque_text_comes_back_as_it_was(alias: str, store: DjangoStore, text: 
 def test_a_key_that_no_column_holds_is_refused(alias: str, store: DjangoStore) -> None:
     for bad in ("x" * 256, "a\x00b"):
         with pytest.raises(StoreConfigurationError, match="cannot be stored"):
-            store.begin(trigger(trigger_id=bad), owner="a/1")
+            store.begin(databases.trigger(trigger_id=bad), owner="a/1")
     acquire(store)
 
 
@@ -358,13 +345,13 @@ def test_the_number_of_statements_is_fixed(alias: str) -> None:
         held: list[Acquired] = []
         assert counted.of(lambda n=number, held=held: held.append(acquire(store, f"{n}"))) == 5
         lease = held[0].lease
-        assert counted.of(lambda n=number: store.begin(trigger(f"{n}"), owner="copy/1")) == 2
-        assert counted.of(lambda n=number: store.begin(trigger(f"rival-{n}"), owner="rival/1")) <= 5
+        assert counted.of(lambda n=number: store.begin(databases.trigger(f"{n}"), owner="copy/1")) == 2
+        assert counted.of(lambda n=number: store.begin(databases.trigger(f"rival-{n}"), owner="rival/1")) <= 5
         assert counted.of(lambda lease=lease: store.renew([lease])) == 2
         assert counted.of(lambda lease=lease: store.verify(lease)) == 1
         assert counted.of(lambda lease=lease: store.checkpoint(lease, "10")) == 2
         assert counted.of(lambda lease=lease: store.finish(Finish(lease=lease, state=State.SUCCEEDED))) == 5
-        assert counted.of(lambda n=number: store.begin(trigger(f"{n}"), owner="copy/2")) == 2
+        assert counted.of(lambda n=number: store.begin(databases.trigger(f"{n}"), owner="copy/2")) == 2
     for count in (1, 10, 100):
         many = [acquire(store, f"{count}-{n}", overlap=Overlap.ALLOW).lease for n in range(count)]
         assert counted.of(lambda many=many: store.renew(many)) == 2
@@ -403,7 +390,11 @@ def test_shared_memory_of_a_test_runner_works() -> None:
 def test_missing_tables_say_migrate(request: pytest.FixtureRequest, database: str) -> None:
     call_command("migrate", "celery_guard", "zero", database=database, verbosity=0)
     try:
-        for call in (lambda s: s.get("one"), lambda s: s.begin(trigger(), owner="a/1"), lambda s: s.check()):
+        for call in (
+            lambda s: s.get("one"),
+            lambda s: s.begin(databases.trigger(), owner="a/1"),
+            lambda s: s.check(),
+        ):
             with pytest.raises(StoreConfigurationError, match=f"migrate celery_guard --database {database}"):
                 call(DjangoStore(database))
     finally:
@@ -420,7 +411,7 @@ def test_a_server_that_is_away_is_unavailable() -> None:
     }
     databases.add("gone", gone)
     with pytest.raises(StoreUnavailableError, match="django://gone is not available during begin") as caught:
-        DjangoStore("gone").begin(trigger(), owner="a/1")
+        DjangoStore("gone").begin(databases.trigger(), owner="a/1")
     assert caught.value.__cause__ is not None
     databases.remove("gone")
 
